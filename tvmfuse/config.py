@@ -1,0 +1,169 @@
+"""Frozen option records, and the only place that reads environment variables.
+
+``TVMFUSE_LOG_DIR``
+    Where tuning logs lie when ``--log-dir`` is not given; else ``tuning_logs`` in the working
+    directory.
+``TVMFUSE_THREADS``
+    Threads a kernel may use when ``--threads`` is not given; else all CPUs of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvmfuse.errors import OptionError
+
+DEFAULT_TUNE_BUDGET_S = 600.0
+DTYPES = ("float32",)
+MEASURES = ("auto", "local")
+
+
+def environment_threads() -> int | None:
+    """Value of ``TVMFUSE_THREADS``, None if unset; raises OptionError if it is no number."""
+    text = os.environ.get("TVMFUSE_THREADS")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise OptionError(f"TVMFUSE_THREADS must be a positive integer, got {text!r}")
+    return int(text)
+
+
+def default_log_dir() -> Path:
+    """Folder of the tuning logs when none is named."""
+    return Path(os.environ.get("TVMFUSE_LOG_DIR") or "tuning_logs")
+
+
+def shipped_log_dir() -> Path | None:
+    """Folder of the logs that came with the package, read-only; None if none came along.
+
+    In a wheel they lie inside the package, in a checkout (installed editable) beside it.
+    """
+    package = Path(__file__).resolve().parent
+    if (package / "tuning_logs").is_dir():
+        return package / "tuning_logs"
+    checkout = package.parent
+    if (checkout / "pyproject.toml").is_file() and (checkout / "tuning_logs").is_dir():
+        return checkout / "tuning_logs"
+    return None
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Everything that ``tune`` and ``compile`` are asked for.
+
+    Parameters
+    ----------
+    model
+        Name of a zoo model, ``package.module:callable``, or path of a ``.pt2`` file.
+    target
+        As ``tvmfuse.hardware.resolve_target`` takes it.
+    batch
+        Extent of the first axis of every input; None keeps the model's own.
+    shape
+        Shapes of all inputs; None keeps the model's own. Not together with ``batch``.
+    dtype
+        ``"float32"``, the only one in this release.
+    weights
+        ``"random"``, or a state dict's path; None takes the best that can be had.
+    trials
+        Candidates to measure; 0 uses the templates alone. None with a ``time_budget_s``: no
+        limit but time; None without: as 0.
+    time_budget_s
+        Seconds that tuning may take; None: no limit but ``trials``.
+    log_dir
+        Folder of the tuning logs; None is replaced by ``TVMFUSE_LOG_DIR`` or ``tuning_logs``.
+    output
+        Folder of the artifact; None is replaced by ``build/<model>-<target>``.
+    seed
+        Seed of random weights, inputs and the search.
+    measure
+        ``"auto"`` or ``"local"``: on this machine, in a child process.
+    threads
+        Threads a kernel may use; None is replaced by ``TVMFUSE_THREADS``, if that is set.
+    retune
+        Measure again even what the log already holds.
+
+    Raises
+    ------
+    OptionError
+        When an option cannot be honoured, alone or together with another one.
+    """
+
+    model: str
+    target: str = "llvm"
+    batch: int | None = None
+    shape: tuple[tuple[int, ...], ...] | None = None
+    dtype: str = "float32"
+    weights: str | None = None
+    trials: int | None = None
+    time_budget_s: float | None = None
+    log_dir: Path | None = None
+    output: Path | None = None
+    seed: int = 0
+    measure: str = "auto"
+    threads: int | None = None
+    retune: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threads is None:
+            object.__setattr__(self, "threads", environment_threads())
+        object.__setattr__(self, "log_dir", Path(self.log_dir or default_log_dir()))
+        object.__setattr__(self, "output", Path(self.output or self._default_output()))
+        self._check_model_and_shape()
+        self._check_choices()
+        self._check_numbers()
+        self._check_weights()
+
+    def _default_output(self) -> Path:
+        name = Path(self.model).stem if self.model.endswith((".pt2", ".onnx")) else self.model
+        slug = re.sub(r"[^A-Za-z0-9._]+", "-", f"{name}-{self.target}").strip("-")
+        return Path("build") / slug
+
+    def _check_model_and_shape(self) -> None:
+        if not self.model.strip():
+            raise OptionError("--model is empty; name a model, package.module:callable or FILE.pt2")
+        if self.batch is not None and self.shape is not None:
+            raise OptionError(
+                "--batch and --shape are both given; --shape says the batch already, so drop one"
+            )
+        for shape in self.shape or ():
+            if not shape or min(shape) < 1:
+                raise OptionError(f"every extent of --shape must be positive, got {shape}")
+
+    def _check_choices(self) -> None:
+        if self.dtype not in DTYPES:
+            raise OptionError(
+                f"--dtype {self.dtype} is not in this release, which has {', '.join(DTYPES)}"
+            )
+        if self.measure not in MEASURES:
+            raise OptionError(
+                f"--measure {self.measure} is not in this release, which has {', '.join(MEASURES)}"
+                " (both measure on this machine)"
+            )
+
+    def _check_numbers(self) -> None:
+        for option, value, least in (
+            ("--batch", self.batch, 1),
+            ("--trials", self.trials, 0),
+            ("--threads", self.threads, 1),
+            ("--seed", self.seed, 0),
+        ):
+            if value is not None and value < least:
+                raise OptionError(f"{option} must be at least {least}, got {value}")
+        if self.time_budget_s is not None and not 0 < self.time_budget_s < float("inf"):
+            raise OptionError(
+                f"--time-budget must be a positive number of seconds, got {self.time_budget_s:g}; "
+                "for no tuning at all use --trials 0"
+            )
+        if self.retune and self.trials == 0:
+            raise OptionError("--retune measures again, which --trials 0 forbids; drop one of them")
+
+    def _check_weights(self) -> None:
+        if self.weights not in (None, "random") and not Path(str(self.weights)).is_file():
+            raise OptionError(
+                f"--weights {self.weights}: no such file; give the path of a state dict saved by "
+                "torch.save, or 'random'"
+            )
