@@ -1,0 +1,141 @@
+"""A report as text: every figure that is there, and nothing for one that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def format_table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> str:
+    """Align rows under their keys.
+
+    Parameters
+    ----------
+    rows
+        One mapping a row; a key that a row lacks leaves its cell empty.
+    columns
+        Keys to show, in order; by default all, in order of first appearance.
+
+    Returns
+    -------
+    str
+        Header and rows without a trailing newline; empty without rows. Numbers are aligned to
+        the right.
+    """
+    if not rows:
+        return ""
+    names = list(columns or dict.fromkeys(key for row in rows for key in row))
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    right = [all(_is_number(row.get(name)) for row in rows) for name in names]
+    lines = []
+    for line in [names, *cells]:
+        padded = (
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(line, widths, right, strict=True)
+        )
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def format_report(report: Mapping[str, Any]) -> str:
+    """Format the report of a run (the keys of ``report.json``) as text.
+
+    Parameters
+    ----------
+    report
+        As ``tvmfuse.api`` returns it; keys may be missing, unknown ones are left to the JSON.
+
+    Returns
+    -------
+    str
+        Lines without a trailing newline.
+    """
+    lines = [
+        _line("model", _joined(report, ("model", "target", "dtype"))),
+        _line("artifact", report.get("output", "")),
+        _line("latency", _latency(report)),
+        _line("memory", _memory(report.get("peak_memory_bytes"))),
+        _line("kernels", _kernels(report)),
+        _line("tuning", _tuning(report)),
+        _line("verified", _verified(report.get("verify"))),
+        _line("seconds", _pairs(report.get("wall_s"), "{:.1f}")),
+    ]
+    refused = report.get("refused") or []
+    if refused:
+        lines += [f"refused fusions ({len(refused)}):", format_table(refused, ("rule", "reason"))]
+    return "\n".join(line for line in lines if line)
+
+
+def _line(label: str, text: Any) -> str:
+    return f"{label:<9} {text}" if text else ""
+
+
+def _joined(report: Mapping[str, Any], keys: Iterable[str]) -> str:
+    return ", ".join(str(report[key]) for key in keys if report.get(key))
+
+
+def _latency(report: Mapping[str, Any]) -> str:
+    latency = report.get("latency_ms") or {}
+    if latency.get("median") is None:
+        return ""
+    text = f"{latency['median']:.3g} ms median"
+    if latency.get("p10") is not None and latency.get("p90") is not None:
+        text += f" ({latency['p10']:.3g} to {latency['p90']:.3g})"
+    if latency.get("kind"):
+        text += f", {latency['kind']}"
+    eager_ms = (report.get("baseline_ms") or {}).get("eager")
+    if eager_ms:
+        ratio = eager_ms / latency["median"] if latency["median"] else float("inf")
+        text += f"; eager PyTorch {eager_ms:.3g} ms, {ratio:.2f} times as long"
+    return text
+
+
+def _memory(peak_bytes: float | None) -> str:
+    return "" if peak_bytes is None else f"{peak_bytes / 2**20:.1f} MiB at the peak"
+
+
+def _kernels(report: Mapping[str, Any]) -> str:
+    kernels = report.get("kernels") or {}
+    if "before" not in kernels or "after" not in kernels:
+        return ""
+    text = f"{kernels['before']} operators became {kernels['after']} kernels"
+    fused = _pairs(report.get("fusion"), "{}")
+    return f"{text} ({fused})" if fused else text
+
+
+def _tuning(report: Mapping[str, Any]) -> str:
+    parts = []
+    if report.get("trials") is not None:
+        parts.append(f"{report['trials']} trials")
+        if report["trials"] and report.get("trials_per_s") is not None:
+            parts.append(f"{report['trials_per_s']:.1f} trials/s")
+    records = report.get("records") or {}
+    if records:
+        parts.append(f"log: {records.get('hit', 0)} tasks hit, {records.get('missed', 0)} missed")
+    return ", ".join(parts)
+
+
+def _verified(verify: Mapping[str, Any] | None) -> str:
+    if not verify or verify.get("passed") is None:
+        return ""
+    text = "yes" if verify["passed"] else "NO"
+    for key, label in (("max_abs_err", "absolute"), ("max_rel_err", "relative")):
+        if verify.get(key) is not None:
+            text += f", largest {label} error {verify[key]:.2g}"
+    return text
+
+
+def _pairs(values: Mapping[str, Any] | None, pattern: str) -> str:
+    shown = ((key, value) for key, value in (values or {}).items() if value is not None)
+    return ", ".join(f"{key} {pattern.format(value)}" for key, value in shown)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
