@@ -1,0 +1,129 @@
+"""The options of every command, as data where they are many; values are checked in config."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from tvmfuse import __version__
+from tvmfuse.config import DEFAULT_TUNE_BUDGET_S
+
+_EPILOG = """\
+environment:
+  TVMFUSE_LOG_DIR   folder of the tuning logs (default: tuning_logs)
+  TVMFUSE_THREADS   threads a kernel may use (default: all CPUs of the process)
+
+exit codes: 0 done, 1 refused or failed with a message, 2 usage, 130 interrupted
+"""
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Parse ``1,3,224,224`` or ``1x3x224x224``."""
+    try:
+        return tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no shape; write its extents like 1,3,224,224"
+        ) from None
+
+
+# Options of `tune` and `compile`: group -> flag -> arguments of add_argument.
+_MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "model": {
+        "--model": {"required": True, "metavar": "NAME|MODULE:CALLABLE|FILE",
+                    "help": "a torchvision name, package.module:callable, or FILE.pt2"},
+        "--batch": {"type": int, "metavar": "N", "help": "first extent of every input"},
+        "--shape": {"type": parse_shape, "action": "append", "metavar": "N,C,H,W",
+                    "help": "shape of an input; repeat for several inputs"},
+        "--dtype": {"default": "float32", "help": "float32 (the only one yet)"},
+        "--weights": {"metavar": "FILE|random", "help": "a state dict, or 'random'"},
+        "--seed": {"type": int, "default": 0, "metavar": "N",
+                   "help": "of random weights, inputs and the search (default: 0)"},
+    },
+    "target": {
+        "--target": {"default": "llvm", "metavar": "TARGET",
+                     "help": "llvm (this CPU, the default), llvm:CPU (e.g. llvm:haswell), "
+                             "or a JSON target"},
+        "--threads": {"type": int, "metavar": "N", "help": "threads a kernel may use"},
+    },
+    "search": {
+        "--trials": {"type": int, "metavar": "N",
+                     "help": "candidates to measure; 0: templates only (the default of "
+                             "compile, if --time-budget is not given)"},
+        "--time-budget": {"type": float, "metavar": "SECONDS", "dest": "time_budget_s",
+                          "help": "time for tuning (default of tune, if --trials is not "
+                                  f"given: {DEFAULT_TUNE_BUDGET_S:g})"},
+        "--measure": {"default": "auto", "help": "auto or local: on this machine"},
+        "--retune": {"action": "store_true", "help": "measure again what the log holds"},
+    },
+    "files": {
+        "--log-dir": {"type": Path, "metavar": "DIR", "help": "folder of the tuning logs"},
+        "--output": {"type": Path, "metavar": "DIR",
+                     "help": "folder of the artifact (default: build/MODEL-TARGET)"},
+    },
+}  # fmt: skip
+
+_HELP = {
+    "tune": "search for fast kernels, then build, verify and save",
+    "compile": "build, verify and save with the log and the templates",
+    "bench": "compare with other runtimes (options: tvmfuse bench --help)",
+    "verify": "check an artifact against the model that it was made from",
+    "log": "look after tuning logs",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser; ``parsed.command`` names the command, e.g. ``"log status"``.
+
+    ``bench`` is listed here, but parses its own options.
+    """
+    parser = argparse.ArgumentParser(
+        prog="tvmfuse",
+        description="Compile PyTorch models to fused, tuned, verified and importable modules.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tvmfuse {__version__}")
+    parser.set_defaults(command=None, help_of=parser)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print JSON on stdout, nothing else")
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name in ("tune", "compile"):
+        command = _add(commands, name, common)
+        for title, options in _MODEL_OPTIONS.items():
+            group = command.add_argument_group(title)
+            for flag, arguments in options.items():
+                group.add_argument(flag, **arguments)
+    commands.add_parser("bench", help=_HELP["bench"])
+    verify = _add(commands, "verify", common)
+    verify.add_argument("artifact", type=Path, metavar="DIR", help="folder of the artifact")
+    _add_log(commands, common)
+    return parser
+
+
+def _add(commands: Any, name: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    text = _HELP[name]
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, parents=list(parents), help=text, description=f"{text[0].upper()}{text[1:]}."
+    )
+    command.set_defaults(command=name)
+    return command
+
+
+def _add_log(commands: Any, common: argparse.ArgumentParser) -> None:
+    log = commands.add_parser("log", help=_HELP["log"])
+    log.set_defaults(help_of=log)
+    actions = log.add_subparsers(title="commands", metavar="COMMAND")
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument("--log-dir", type=Path, metavar="DIR", help="folder of the tuning logs")
+    status = actions.add_parser("status", parents=[common, where], help="what the logs hold")
+    status.set_defaults(command="log status")
+    clear = actions.add_parser("clear", parents=[common, where], help="delete the logs' records")
+    clear.add_argument("--yes", action="store_true", help="do not ask")
+    clear.set_defaults(command="log clear")
+    merge = actions.add_parser("merge", parents=[common], help="put several logs into one")
+    merge.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="folders to read")
+    merge.add_argument("--into", required=True, type=Path, metavar="DIR", help="folder to write")
+    merge.set_defaults(command="log merge")

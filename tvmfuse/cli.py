@@ -1,0 +1,244 @@
+"""The command line. It imports argparse and the errors; all else when a command needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tvmfuse.arguments import build_parser
+from tvmfuse.config import DEFAULT_TUNE_BUDGET_S, CompileOptions, default_log_dir
+from tvmfuse.errors import OptionError, TvmfuseError
+
+EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+# Distributions of the extras; a deployed machine lacks them, and that is no fault.
+_EXTRAS = {"tvm": "compile", "torch": "compile", "xgboost": "compile", "cloudpickle": "compile",
+           "filelock": "compile", "psutil": "compile", "torchvision": "zoo"}  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        0 done, 1 a TvmfuseError (its message is on stderr), 2 usage, 130 interrupted.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["bench"]:  # scripts/bench.py parses its own options, --help included
+        return _guarded(lambda: _bench(arguments[1:]), debug=False)
+    try:
+        parsed = build_parser().parse_args(arguments)
+    except SystemExit as stop:  # argparse has printed help, the version or a usage message
+        return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+    if parsed.command is None:
+        parsed.help_of.print_help()
+        return EXIT_OK
+    return _guarded(lambda: _COMMANDS[parsed.command](parsed), debug=parsed.debug)
+
+
+def options_of(parsed: Namespace) -> CompileOptions:
+    """Options of ``tune`` and ``compile``; raises OptionError."""
+    return CompileOptions(
+        model=parsed.model,
+        target=parsed.target,
+        batch=parsed.batch,
+        shape=tuple(parsed.shape) if parsed.shape else None,
+        dtype=parsed.dtype,
+        weights=parsed.weights,
+        trials=parsed.trials,
+        time_budget_s=parsed.time_budget_s,
+        log_dir=parsed.log_dir,
+        output=parsed.output,
+        seed=parsed.seed,
+        measure=parsed.measure,
+        threads=parsed.threads,
+        retune=parsed.retune,
+    )
+
+
+def _tune(parsed: Namespace) -> int:
+    if parsed.trials is None and parsed.time_budget_s is None:
+        parsed.time_budget_s = DEFAULT_TUNE_BUDGET_S
+    return _run(parsed)
+
+
+def _compile(parsed: Namespace) -> int:
+    if parsed.trials is None and parsed.time_budget_s is None:
+        parsed.trials = 0
+    return _run(parsed)
+
+
+def _run(parsed: Namespace) -> int:
+    options = options_of(parsed)
+    from tvmfuse.hardware import resolve_target
+
+    resolve_target(options.target, options.threads)  # refuses within milliseconds, api in seconds
+    from tvmfuse import api
+
+    with _progress(parsed.json) as progress:
+        report = api.run(options, progress)
+    return _answer(report, parsed.json)
+
+
+def _verify(parsed: Namespace) -> int:
+    from tvmfuse import api
+
+    with _progress(parsed.json) as progress:
+        report = api.verify_artifact(parsed.artifact, progress)
+    return _answer(report, parsed.json)
+
+
+def _progress(as_json: bool) -> Any:
+    from tvmfuse.report.progress import Progress
+
+    return Progress(sys.stderr if as_json else sys.stdout)
+
+
+def _answer(report: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        from tvmfuse.report.tables import format_report
+
+        print(format_report(report))
+    failed = (report.get("verify") or {}).get("passed") is False
+    return EXIT_ERROR if failed else EXIT_OK
+
+
+def _bench(arguments: list[str]) -> int:
+    scripts = Path(__file__).resolve().parent.parent / "scripts"
+    if not (scripts / "bench.py").is_file():
+        raise OptionError(
+            "this installation has no scripts/bench.py (wheels carry the package alone); clone "
+            "the repository, install it with `pip install -e '.[compile,zoo,bench]'` and run "
+            "`tvmfuse bench` or `python scripts/bench.py` from there"
+        )
+    import importlib.util
+
+    sys.path.insert(0, str(scripts))  # as if it were run as a script: its helpers lie beside it
+    spec = importlib.util.spec_from_file_location("bench", scripts / "bench.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench"] = module
+    spec.loader.exec_module(module)
+    return int(module.main(arguments))
+
+
+def _log_status(parsed: Namespace) -> int:
+    from tvmfuse import database
+    from tvmfuse.report.tables import format_table
+
+    folder = parsed.log_dir or default_log_dir()
+    rows = database.status(folder)
+    if parsed.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        print(format_table(rows) if rows else f"no tuning logs in {folder}")
+    return EXIT_OK
+
+
+def _log_clear(parsed: Namespace) -> int:
+    folder = parsed.log_dir or default_log_dir()
+    if not parsed.yes:
+        if not sys.stdin.isatty():
+            raise OptionError(f"this would delete all records in {folder}; add --yes to do so")
+        if input(f"delete all records in {folder}? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing deleted", file=sys.stderr)
+            return EXIT_OK
+    from tvmfuse import database
+
+    database.clear(folder)
+    print(json.dumps({"cleared": str(folder)}) if parsed.json else f"cleared {folder}")
+    return EXIT_OK
+
+
+def _log_merge(parsed: Namespace) -> int:
+    from tvmfuse import database
+
+    database.merge(parsed.sources, parsed.into)
+    said = {"merged": [str(source) for source in parsed.sources], "into": str(parsed.into)}
+    text = f"merged {', '.join(said['merged'])} into {parsed.into}"
+    print(json.dumps(said) if parsed.json else text)
+    return EXIT_OK
+
+
+_COMMANDS: dict[str, Callable[[Namespace], int]] = {
+    "tune": _tune,
+    "compile": _compile,
+    "verify": _verify,
+    "log status": _log_status,
+    "log clear": _log_clear,
+    "log merge": _log_merge,
+}
+
+
+def _guarded(run: Callable[[], int], debug: bool) -> int:
+    """Run a command; turn errors and interrupts into exit codes."""
+    try:
+        with _interrupts():
+            return run()
+    except TvmfuseError as error:
+        if debug:
+            traceback.print_exc()
+        else:
+            print(f"tvmfuse: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRAS or debug:
+            raise
+        print(
+            f"tvmfuse: this command needs {missing}, which is not installed; "
+            "pip install 'tvmfuse[compile,zoo]' brings it",
+            file=sys.stderr,
+        )
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        print("tvmfuse: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader has gone, e.g. `tvmfuse log status | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    """First Ctrl-C: KeyboardInterrupt, which the search keeps its results on. Second: exit."""
+    seen = 0
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        seen += 1
+        if seen > 1:
+            os.write(2, b"\ntvmfuse: interrupted twice, exiting at once\n")
+            os._exit(EXIT_INTERRUPTED)
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGINT, handle)
+    except ValueError:  # not the main thread, which alone may set handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
