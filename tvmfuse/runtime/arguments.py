@@ -1,0 +1,227 @@
+"""Arguments in, results out: checked, aligned, and without copies where that is possible."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tvmfuse.errors import ArtifactError, InputError
+from tvmfuse.runtime.weights import ALIGNMENT_BYTES, aligned_bytes
+from tvmfuse.signature import Signature, TensorSpec, flatten, unflatten
+
+_BITS = "uint16"  # NumPy's carrier of bfloat16, which DLPack does not know from NumPy
+
+
+def retyper(ffi: Any) -> Callable[[Any, str], Any]:
+    """Return a function that views a tensor's memory as another dtype of the same width."""
+    view = ffi.get_global_func("runtime.TVMTensorCreateView")
+
+    def retype(tensor: Any, dtype: str) -> Any:
+        return view(tensor, ffi.Shape(tuple(tensor.shape)), ffi.dtype(dtype), 0)
+
+    return retype
+
+
+class Marshal:
+    """Turns the arguments of one model into TVM tensors and its results back.
+
+    Not re-entrant: arrays that TVM cannot take as they are go through one buffer a parameter.
+    """
+
+    def __init__(self, ffi: Any, signature: Signature) -> None:
+        self._signature = signature
+        self.retype = retyper(ffi)
+        self._inputs = [_Input(ffi, self.retype, spec) for spec in signature.inputs]
+        self._constants = _constants(signature.input_tree)
+        self._bfloat16_out = [spec.dtype == "bfloat16" for spec in signature.outputs]
+
+    def tensors(self, args: tuple[Any, ...]) -> tuple[list[Any], Any]:
+        """Return the flat TVM tensors of a call, and the torch module if torch tensors came.
+
+        Raises
+        ------
+        InputError
+            The arguments do not fit the signature; names the parameter.
+        """
+        try:
+            leaves = flatten(self._signature.input_tree, args)
+        except ValueError as error:
+            given = ", ".join(str(spec) for spec in self._signature.inputs)
+            raise InputError(f"wrong arguments: {error}; the signature is ({given})") from None
+        for path, constant in self._constants:
+            _check_constant(args, path, constant)
+        torch = sys.modules.get("torch")
+        seen = None
+        flat = []
+        for slot, value in zip(self._inputs, leaves, strict=True):
+            if isinstance(value, np.ndarray):
+                flat.append(slot.from_numpy(value))
+            elif torch is not None and isinstance(value, torch.Tensor):
+                seen = torch
+                flat.append(slot.from_torch(value))
+            else:
+                flat.append(slot.from_dlpack(value))
+        return flat, seen
+
+    def results(self, outputs: Any, borrowed: list[tuple[int, int]], torch: Any) -> Any:
+        """Return the VM's outputs in the user's structure.
+
+        Parameters
+        ----------
+        outputs
+            The flat sequence of TVM tensors.
+        borrowed
+            Address ranges that are not the caller's to keep (weights, inputs); results inside
+            them are copied.
+        torch
+            The torch module, or None for NumPy arrays.
+        """
+        if len(outputs) != len(self._bfloat16_out):
+            raise ArtifactError(
+                f"the library returned {len(outputs)} tensors, the manifest promises "
+                f"{len(self._bfloat16_out)}; rebuild the artifact"
+            )
+        leaves = []
+        for tensor, bfloat16 in zip(outputs, self._bfloat16_out, strict=True):
+            address = tensor.data_ptr()
+            shared = any(low <= address < high for low, high in borrowed)
+            if torch is not None:
+                leaf = torch.from_dlpack(tensor)
+                leaves.append(leaf.clone() if shared else leaf)
+                continue
+            leaf = np.from_dlpack(self.retype(tensor, _BITS) if bfloat16 else tensor)
+            leaf = leaf.copy() if shared else leaf
+            leaves.append(leaf.view(bfloat16_dtype()) if bfloat16 else leaf)
+        return unflatten(self._signature.output_tree, leaves)
+
+
+class _Input:
+    """One parameter: its spec, and a buffer for arrays that need a copy."""
+
+    def __init__(self, ffi: Any, retype: Any, spec: TensorSpec) -> None:
+        self._ffi, self._retype, self._spec = ffi, retype, spec
+        self._bfloat16 = spec.dtype == "bfloat16"
+        self._dtype = np.dtype(_BITS if self._bfloat16 else spec.dtype)
+        self._buffer: np.ndarray | None = None
+        self._staged: Any = None
+
+    def from_numpy(self, array: np.ndarray) -> Any:
+        if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+            raise self._refusal("a masked array, whose mask would be lost", "use .filled(value)")
+        dtype = array.dtype.name if self._bfloat16 else array.dtype
+        if dtype != (self._spec.dtype if self._bfloat16 else self._dtype):
+            self._refuse_dtype(array.dtype.newbyteorder("=").name, array.shape, array.dtype.str)
+        if array.shape != self._spec.shape:
+            raise self._refusal(_describe(array.dtype, array.shape))
+        if self._bfloat16:
+            array = array.view(_BITS)
+        if not array.flags.c_contiguous:
+            return self._copy(array)
+        try:
+            if array.flags.writeable:
+                tensor = self._ffi.from_dlpack(array)
+            else:  # only the versioned protocol can say "read-only"; NumPy 1 cannot speak it
+                tensor = self._ffi.from_dlpack(array.__dlpack__(max_version=(1, 0)))
+        except (BufferError, TypeError):
+            return self._copy(array)
+        if tensor.data_ptr() % ALIGNMENT_BYTES:
+            return self._copy(array)
+        return self._retype(tensor, "bfloat16") if self._bfloat16 else tensor
+
+    def from_torch(self, value: Any) -> Any:
+        if value.device.type != "cpu":
+            raise self._refusal(f"a tensor on {value.device}", "use .cpu()")
+        if value.requires_grad:
+            value = value.detach()  # an artifact has no gradients, in eval mode or out of it
+        tensor = self._import(value)
+        if not value.is_contiguous() or tensor.data_ptr() % ALIGNMENT_BYTES:
+            torch = sys.modules["torch"]
+            tensor = self._import(value.clone(memory_format=torch.contiguous_format))
+        return tensor
+
+    def from_dlpack(self, value: Any) -> Any:
+        if not hasattr(value, "__dlpack__"):
+            raise self._refusal(f"a {type(value).__name__}", "pass a NumPy array or a torch tensor")
+        tensor = self._import(value)
+        if tensor.device.type != "cpu":
+            raise self._refusal(f"a tensor on {tensor.device}", "copy it to the CPU")
+        if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT_BYTES:
+            plain = self._retype(tensor, _BITS) if self._bfloat16 else tensor
+            return self._copy(np.from_dlpack(plain))
+        return tensor
+
+    def _import(self, value: Any) -> Any:
+        """Wrap a foreign tensor and check it against the spec."""
+        try:
+            tensor = self._ffi.from_dlpack(value)
+        except Exception as error:
+            raise self._refusal(f"a {type(value).__name__} that DLPack refuses: {error}") from error
+        if str(tensor.dtype) != self._spec.dtype:
+            self._refuse_dtype(str(tensor.dtype), tuple(tensor.shape))
+        if tuple(tensor.shape) != self._spec.shape:
+            raise self._refusal(_describe(tensor.dtype, tensor.shape))
+        return tensor
+
+    def _copy(self, array: np.ndarray) -> Any:
+        if self._buffer is None:
+            size = int(np.prod(self._spec.shape, dtype=np.int64)) * self._dtype.itemsize
+            self._buffer = aligned_bytes(size).view(self._dtype).reshape(self._spec.shape)
+            staged = self._ffi.from_dlpack(self._buffer)
+            self._staged = self._retype(staged, "bfloat16") if self._bfloat16 else staged
+        np.copyto(self._buffer, array)
+        return self._staged
+
+    def _refuse_dtype(self, dtype: str, shape: tuple[int, ...], order: str = "") -> None:
+        if dtype == self._spec.dtype:
+            raise self._refusal(
+                f"{_describe(dtype, shape)} in foreign byte order ({order})",
+                f"use .astype({dtype!r})",
+            )
+        raise self._refusal(_describe(dtype, shape), f"convert it to {self._spec.dtype} first")
+
+    def _refusal(self, given: str, remedy: str = "") -> InputError:
+        expected = _describe(self._spec.dtype, self._spec.shape)
+        said = f"argument {self._spec.name!r}: expected {expected}, got {given}"
+        return InputError(said + (f"; {remedy}" if remedy else ""))
+
+
+def _describe(dtype: Any, shape: Any) -> str:
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def _constants(tree: dict[str, Any], path: tuple[Any, ...] = ()) -> list[tuple[Any, Any]]:
+    """Paths and values of the arguments that were fixed when the model was compiled."""
+    kind, body = next(iter(tree.items()))
+    if kind == "tensor":
+        return []
+    if kind == "const":
+        return [(path, body)]
+    parts = body.items() if kind == "dict" else enumerate(body)
+    return [found for key, sub in parts for found in _constants(sub, (*path, key))]
+
+
+def _check_constant(args: Any, path: tuple[Any, ...], constant: Any) -> None:
+    value = args
+    for key in path:
+        value = value[key]
+    if type(value) is not type(constant) or value != constant:
+        where = "".join(f"[{key!r}]" for key in path)
+        raise InputError(
+            f"argument {where}: the model was compiled for {constant!r}, got {value!r}; "
+            "pass the same value, or compile again for the new one"
+        )
+
+
+def bfloat16_dtype() -> np.dtype:
+    """NumPy's bfloat16; raises ArtifactError where the package that defines it is missing."""
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise ArtifactError(
+            "bfloat16 results as NumPy arrays need the package ml_dtypes: pip install ml_dtypes, "
+            "or pass torch tensors"
+        ) from error
+    return np.dtype(ml_dtypes.bfloat16)

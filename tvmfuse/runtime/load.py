@@ -1,0 +1,191 @@
+"""``load``: from an artifact folder to something one can call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tvmfuse.errors import ArtifactError
+from tvmfuse.hardware import runnable_here
+from tvmfuse.runtime.arguments import Marshal
+from tvmfuse.runtime.library import ensure_runtime
+from tvmfuse.runtime.manifest import (
+    LIBRARY,
+    REMEDY,
+    WEIGHTS,
+    FileSeal,
+    Manifest,
+    check_sha256,
+    check_size,
+    read_manifest,
+    sha256_of,
+)
+from tvmfuse.runtime.threads import ModelThreads
+from tvmfuse.runtime.weights import Stored, read_weights
+
+_CPU, _DEVICE, _POOLED = 1, 0, 2  # DLPack's device type, its index, TVM's pooling allocator
+_opened: dict[Path, list[str]] = {}  # sha256 of each library that this process opened at a path
+
+
+class LoadedModel:
+    """A compiled model, ready to run; made by :func:`load`.
+
+    Calls may come from several Python threads: they run one after another.
+    """
+
+    def __init__(
+        self, directory: Path, manifest: Manifest, threads: int | None, verify: bool
+    ) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        ffi = ensure_runtime(directory, manifest, verify)
+        self._threads = ModelThreads(ffi, threads)
+        self._marshal = Marshal(ffi, manifest.signature)
+        stored = read_weights(directory, WEIGHTS, _seal(manifest, WEIGHTS), verify)
+        self._weights = ffi.Array([self._tensor(ffi, stored, name) for name in manifest.weights])
+        self._borrowed = _ranges(entry.array for entry in stored.values())
+        self._main = _open_library(ffi, directory, manifest, verify)
+
+    @property
+    def signature(self) -> Any:
+        """Inputs and outputs: :class:`tvmfuse.signature.Signature`."""
+        return self.manifest.signature
+
+    @property
+    def threads(self) -> int:
+        """Threads that each kernel of this model uses."""
+        return self._threads.count
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the model.
+
+        Parameters
+        ----------
+        args
+            The positional arguments of the original module: NumPy arrays, torch tensors or other
+            CPU tensors with DLPack. Contiguous memory at a multiple of 64 bytes is used as it
+            is, everything else is copied once.
+
+        Returns
+        -------
+        Any
+            The original module's output structure; torch tensors if any argument was one, NumPy
+            arrays otherwise. It stays valid for as long as the caller keeps it.
+
+        Raises
+        ------
+        InputError
+            An argument has the wrong type, dtype, shape or structure.
+        """
+        return self._threads.run(self._run, args)
+
+    def _run(self, args: tuple[Any, ...]) -> Any:
+        tensors, torch = self._marshal.tensors(args)
+        outputs = self._main(*tensors, self._weights)
+        borrowed = self._borrowed + [_range(tensor) for tensor in tensors]
+        return self._marshal.results(outputs, borrowed, torch)
+
+    def _tensor(self, ffi: Any, stored: dict[str, Stored], name: str) -> Any:
+        if name not in stored:
+            raise ArtifactError(
+                f"{self.directory / WEIGHTS} has no tensor {name!r}, which the manifest lists; "
+                f"{REMEDY}"
+            )
+        entry = stored[name]
+        tensor = ffi.from_dlpack(entry.array)
+        return self._marshal.retype(tensor, "bfloat16") if entry.dtype == "bfloat16" else tensor
+
+    def __repr__(self) -> str:
+        manifest = self.manifest
+        inputs = ", ".join(str(spec) for spec in manifest.signature.inputs)
+        outputs = ", ".join(str(spec) for spec in manifest.signature.outputs)
+        versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
+        lines = [
+            f"LoadedModel({str(self.directory)!r})",
+            f"  signature   ({inputs}) -> ({outputs})",
+            f"  target      {manifest.target_key} {manifest.target_json}",
+            f"  needs       {' '.join(manifest.features) or 'no special CPU features'}",
+            f"  runs on     {self.threads} threads, {manifest.kernels} kernels, "
+            f"{len(manifest.weights)} weights",
+            f"  built with  {versions}",
+        ]
+        lines += [f"  {key:<11} {value}" for key, value in manifest.provenance.items()]
+        return "\n".join(lines)
+
+
+def load(
+    directory: str | Path, threads: int | None = None, verify_hashes: bool = True
+) -> LoadedModel:
+    """Open an artifact; needs neither torch nor the compiler.
+
+    Parameters
+    ----------
+    directory
+        The artifact's folder.
+    threads
+        Threads for each kernel of this model; by default the CPUs this process may use. Models
+        with different counts may live in one process.
+    verify_hashes
+        Compare the sha256 of every file with the manifest. Sizes are always compared.
+
+    Raises
+    ------
+    ArtifactError
+        A file is missing, truncated or altered, or versions do not fit, or the CPU lacks features.
+    OptionError
+        ``threads`` cannot be had here.
+    """
+    folder = Path(directory)
+    manifest = read_manifest(folder)
+    fits = runnable_here(manifest.features)
+    if not fits:
+        raise ArtifactError(
+            f"{folder} was built for {manifest.target_key} and cannot run here: {fits.reason}; "
+            "rebuild it for this machine or for an older CPU"
+        )
+    return LoadedModel(folder, manifest, threads, verify_hashes)
+
+
+def _seal(manifest: Manifest, name: str) -> FileSeal:
+    if name not in manifest.files:
+        raise ArtifactError(f"the manifest does not list {name}; {REMEDY}")
+    return manifest.files[name]
+
+
+def _open_library(ffi: Any, directory: Path, manifest: Manifest, verify: bool) -> Any:
+    seal = _seal(manifest, LIBRARY)
+    path = check_size(directory, LIBRARY, seal)
+    if verify:
+        check_sha256(path, sha256_of(path), seal)
+    try:
+        name = _fresh_name(path.absolute(), seal)
+        machine = ffi.load_module(name)["vm_load_executable"]()
+        machine["vm_initialization"](_CPU, _DEVICE, _POOLED)
+        # A function looked up once keeps its VM alive and saves the look-up in every call.
+        return machine["main"]
+    except (RuntimeError, OSError, AttributeError) as error:
+        raise ArtifactError(
+            f"cannot open {path}: {error}; it was built for {manifest.target_key}; {REMEDY}"
+        ) from error
+
+
+def _fresh_name(path: Path, seal: FileSeal) -> str:
+    """Spell the path anew for every content it has had.
+
+    dlopen goes by the name and would hand out the old code of an artifact that was replaced.
+    """
+    contents = _opened.setdefault(path, [])
+    if seal.sha256 not in contents:
+        contents.append(seal.sha256)
+    return f"{path.parent}{'/.' * contents.index(seal.sha256)}/{path.name}"
+
+
+def _range(tensor: Any) -> tuple[int, int]:
+    address = tensor.data_ptr()
+    return address, address + 1
+
+
+def _ranges(arrays: Any) -> list[tuple[int, int]]:
+    """One range that covers all weights, which lie in one buffer; none without weights."""
+    spans = [(array.ctypes.data, array.ctypes.data + array.nbytes) for array in arrays]
+    return [(min(low for low, _ in spans), max(high for _, high in spans))] if spans else []

@@ -1,0 +1,171 @@
+"""``manifest.json``: what an artifact is, what it needs, and what its files must look like."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tvmfuse.errors import ArtifactError
+from tvmfuse.signature import Signature
+
+SCHEMA = 1
+KIND = "tvmfuse-artifact"
+MANIFEST = "manifest.json"
+LIBRARY = "model.so"
+WEIGHTS = "weights.safetensors"
+RUNTIME_LIBRARY = "lib/libtvm_runtime.so"
+REMEDY = "copy the artifact again from where it was built, or rebuild it with 'tvmfuse compile'"
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileSeal:
+    """Size and sha256 that a file of the artifact must have."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that is known of an artifact without opening its library.
+
+    Parameters
+    ----------
+    signature
+        Inputs and outputs.
+    target_key, target_json
+        The hardware key and the TVM target it was built for.
+    features
+        CPU flags, as Linux names them, without which the library cannot run.
+    versions
+        ``{"tvm": …, "tvm_ffi": …, "tvmfuse": …}`` at build time.
+    provenance
+        Where the model and its schedules come from; plain JSON data, shown by ``print(model)``.
+    kernels
+        Number of kernels in the library.
+    weights
+        Names of the weights in the order in which ``main`` takes them; filled by
+        :func:`~tvmfuse.runtime.write.save_artifact`.
+    files
+        Seal of every file but ``manifest.json`` and ``report.json``; filled there too.
+    """
+
+    signature: Signature
+    target_key: str
+    target_json: dict[str, Any]
+    features: tuple[str, ...]
+    versions: dict[str, str]
+    provenance: dict[str, Any]
+    kernels: int
+    weights: tuple[str, ...] = ()
+    files: dict[str, FileSeal] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``manifest.json``."""
+        return {
+            "kind": KIND,
+            "schema": SCHEMA,
+            "signature": self.signature.to_json(),
+            "target": {
+                "key": self.target_key,
+                "json": self.target_json,
+                "features": list(self.features),
+            },
+            "versions": self.versions,
+            "provenance": self.provenance,
+            "kernels": self.kernels,
+            "weights": list(self.weights),
+            "files": {
+                name: {"size_bytes": seal.size_bytes, "sha256": seal.sha256}
+                for name, seal in self.files.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Manifest:
+        """Inverse of :meth:`to_json`; raises KeyError or TypeError on malformed data."""
+        target = data["target"]
+        return cls(
+            signature=Signature.from_json(data["signature"]),
+            target_key=target["key"],
+            target_json=target["json"],
+            features=tuple(target["features"]),
+            versions=dict(data["versions"]),
+            provenance=dict(data["provenance"]),
+            kernels=int(data["kernels"]),
+            weights=tuple(data["weights"]),
+            files={
+                name: FileSeal(int(seal["size_bytes"]), str(seal["sha256"]))
+                for name, seal in data["files"].items()
+            },
+        )
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read and check ``manifest.json``.
+
+    Raises
+    ------
+    ArtifactError
+        The folder or the file is missing, is no artifact, or has another schema version.
+    """
+    path = directory / MANIFEST
+    if not directory.is_dir():
+        raise ArtifactError(f"no artifact at {directory}: there is no such folder")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactError(f"{directory} is not an artifact: it has no {MANIFEST}") from None
+    except OSError as error:
+        raise ArtifactError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ArtifactError(f"{path} is damaged ({error}); {REMEDY}") from error
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise ArtifactError(f"{path} is not the manifest of a tvmfuse artifact")
+    if data.get("schema") != SCHEMA:
+        raise ArtifactError(
+            f"{path} has schema version {data.get('schema')!r}, this tvmfuse reads version "
+            f"{SCHEMA}; rebuild the artifact, or install the tvmfuse it was built with "
+            f"({data.get('versions', {}).get('tvmfuse', 'unknown')})"
+        )
+    try:
+        return Manifest.from_json(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError(
+            f"{path} is damaged: {type(error).__name__} {error}; {REMEDY}"
+        ) from error
+
+
+def check_size(directory: Path, name: str, seal: FileSeal) -> Path:
+    """Return the path of a file that exists and has the right size, else raise ArtifactError."""
+    path = directory / name
+    try:
+        found = path.stat().st_size
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read ({error.strerror}); {REMEDY}") from error
+    if found != seal.size_bytes:
+        raise ArtifactError(
+            f"{path} has {found} bytes, the manifest says {seal.size_bytes}; {REMEDY}"
+        )
+    return path
+
+
+def check_sha256(path: Path, found: str, seal: FileSeal) -> None:
+    """Raise ArtifactError where a file's contents are not those that were written."""
+    if found != seal.sha256:
+        raise ArtifactError(
+            f"{path} was altered: sha256 {found}, the manifest says {seal.sha256}; {REMEDY}"
+        )
+
+
+def sha256_of(path: Path) -> str:
+    """Hash a file in pieces, so that it is never in memory as a whole."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(_CHUNK_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()

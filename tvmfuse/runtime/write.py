@@ -1,0 +1,162 @@
+"""Writing an artifact: whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tvmfuse.errors import ArtifactError
+from tvmfuse.runtime.manifest import (
+    LIBRARY,
+    MANIFEST,
+    RUNTIME_LIBRARY,
+    WEIGHTS,
+    FileSeal,
+    Manifest,
+    read_manifest,
+    sha256_of,
+)
+from tvmfuse.runtime.weights import write_weights
+
+_SLACK_BYTES = 1 << 20  # manifest, safetensors header, folder entries
+
+
+def save_artifact(
+    directory: str | Path,
+    *,
+    library: Path,
+    weights: Mapping[str, np.ndarray],
+    manifest: Manifest,
+    runtime_library: Path,
+) -> Manifest:
+    """Write an artifact folder; an older artifact there is replaced when the new one is whole.
+
+    Parameters
+    ----------
+    directory
+        The folder to create; its parents are created too.
+    library
+        Relax VM executable, exported as a shared library. Its ``main`` takes the flat inputs and
+        then all weights as one tuple, and returns a tuple.
+    weights
+        The arrays in the order of that tuple.
+    manifest
+        Everything but ``weights`` and ``files``, which are filled in here.
+    runtime_library
+        ``libtvm_runtime.so`` of the TVM that built the library.
+
+    Returns
+    -------
+    Manifest
+        As written.
+
+    Raises
+    ------
+    ArtifactError
+        The place is taken by something that is not an artifact, cannot be written, or the disk is
+        full. Nothing half-written is left and an older artifact stays as it was.
+    """
+    final = Path(directory).absolute()
+    _refuse_foreign(final)
+    size_bytes = sum(array.nbytes for array in weights.values()) + _SLACK_BYTES
+    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
+    try:
+        size_bytes += library.stat().st_size + runtime_library.stat().st_size
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_full(final.parent, size_bytes)
+        shutil.rmtree(partial, ignore_errors=True)
+        sealed = _write_all(partial, library, weights, manifest, runtime_library)
+        _swap_in(partial, final)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise _explain(error, final, size_bytes) from error
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return sealed
+
+
+def _refuse_foreign(final: Path) -> None:
+    """Never overwrite what is not ours; an empty folder is nobody's."""
+    if not final.exists() and not final.is_symlink():
+        return
+    if final.is_dir() and not final.is_symlink() and not any(final.iterdir()):
+        return
+    try:
+        if final.is_symlink() or not final.is_dir():
+            raise ArtifactError("it is not a folder")
+        read_manifest(final)
+    except ArtifactError as error:
+        if (final / MANIFEST).is_file() and "schema version" in str(error):
+            return  # an artifact of another tvmfuse is an artifact
+        raise ArtifactError(
+            f"will not overwrite {final}: {error}; choose another folder or remove it yourself"
+        ) from error
+
+
+def _refuse_full(parent: Path, size_bytes: int) -> None:
+    free = shutil.disk_usage(parent).free
+    if free < size_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(parent))
+
+
+def _explain(error: OSError, final: Path, size_bytes: int) -> ArtifactError:
+    said = f"cannot write the artifact {final}: {error.strerror or error}"
+    if error.filename:
+        said += f" ({error.filename})"
+    said += f"; it needs about {size_bytes / 1e6:.1f} MB"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        existing = next(p for p in final.parents if p.exists())
+        said += f", {shutil.disk_usage(existing).free / 1e6:.1f} MB are free"
+    return ArtifactError(said + "; nothing was left behind: free space or choose another folder")
+
+
+def _write_all(
+    partial: Path,
+    library: Path,
+    weights: Mapping[str, np.ndarray],
+    manifest: Manifest,
+    runtime_library: Path,
+) -> Manifest:
+    (partial / RUNTIME_LIBRARY).parent.mkdir(parents=True)
+    seals = {WEIGHTS: write_weights(partial / WEIGHTS, weights)}
+    for name, source in ((LIBRARY, library), (RUNTIME_LIBRARY, runtime_library)):
+        copy = partial / name
+        shutil.copyfile(source, copy)
+        seals[name] = FileSeal(copy.stat().st_size, sha256_of(copy))
+    sealed = replace(manifest, weights=tuple(weights), files=seals)
+    text = json.dumps(sealed.to_json(), indent=1, ensure_ascii=False) + "\n"
+    (partial / MANIFEST).write_text(text, encoding="utf-8")
+    for path in (*(partial / name for name in seals), partial / MANIFEST, partial / "lib", partial):
+        _fsync(path)
+    return sealed
+
+
+def _swap_in(partial: Path, final: Path) -> None:
+    old = final.with_name(f".{final.name}.{os.getpid()}.old")
+    if final.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        final.rename(old)
+    try:
+        partial.rename(final)
+    except OSError:
+        if old.exists():
+            old.rename(final)
+        raise
+    _fsync(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
