@@ -1,0 +1,1 @@
+"""From a workload and a plan to one PrimFunc a group."""
