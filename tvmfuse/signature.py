@@ -1,0 +1,117 @@
+"""What a compiled model takes and returns: tensors in a tree of plain containers.
+
+The tree is JSON-able, so that the loader can rebuild the user's own structure without torch:
+``{"tensor": 0}``, ``{"tuple": [...]}``, ``{"list": [...]}``, ``{"dict": {key: ...}}``,
+``{"const": value}`` (``None``, bool, int, float, str).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape and dtype of one input or output.
+
+    Parameters
+    ----------
+    name
+        Name of the parameter in the user's ``forward``, or ``output_<i>``.
+    shape
+        Extents; every one is a known integer.
+    dtype
+        NumPy's name of the element type, ``bfloat16`` besides.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs of a model, flat, with the tree that structures them.
+
+    Parameters
+    ----------
+    inputs, outputs
+        The tensors in flat order.
+    input_tree
+        Tree of the positional arguments: ``{"tuple": [...]}``.
+    output_tree
+        Tree of the returned value.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    input_tree: dict[str, Any] = field(default_factory=dict)
+    output_tree: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``manifest.json``."""
+
+        def specs(many: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
+            return [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in many]
+
+        return {
+            "inputs": specs(self.inputs),
+            "outputs": specs(self.outputs),
+            "input_tree": self.input_tree,
+            "output_tree": self.output_tree,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Signature:
+        """Inverse of :meth:`to_json`; raises KeyError or TypeError on malformed data."""
+
+        def specs(many: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+            return tuple(TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in many)
+
+        return cls(
+            specs(data["inputs"]),
+            specs(data["outputs"]),
+            data["input_tree"],
+            data["output_tree"],
+        )
+
+
+def flatten(tree: dict[str, Any], value: Any) -> list[Any]:
+    """Return the tensors of ``value`` in flat order; raises ValueError where it does not fit."""
+    kind, body = next(iter(tree.items()))
+    if kind == "tensor":
+        return [value]
+    if kind == "const":
+        return []
+    if kind == "dict":
+        if not isinstance(value, dict) or set(value) != set(body):
+            raise ValueError(f"expected a dict with the keys {sorted(body)}, got {_shape_of(value)}")
+        return [leaf for key, sub in body.items() for leaf in flatten(sub, value[key])]
+    if not isinstance(value, (tuple, list)) or len(value) != len(body):
+        raise ValueError(f"expected a {kind} of {len(body)}, got {_shape_of(value)}")
+    return [leaf for sub, part in zip(body, value, strict=True) for leaf in flatten(sub, part)]
+
+
+def unflatten(tree: dict[str, Any], leaves: list[Any]) -> Any:
+    """Rebuild the value whose tensors are ``leaves``, in flat order."""
+    kind, body = next(iter(tree.items()))
+    if kind == "tensor":
+        return leaves[body]
+    if kind == "const":
+        return body
+    if kind == "dict":
+        return {key: unflatten(sub, leaves) for key, sub in body.items()}
+    parts = [unflatten(sub, leaves) for sub in body]
+    return tuple(parts) if kind == "tuple" else parts
+
+
+def _shape_of(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"a dict with the keys {sorted(map(str, value))}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

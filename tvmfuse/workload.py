@@ -1,0 +1,38 @@
+"""Workload: an imported model, before and after normalisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvmfuse.signature import Signature
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model as a Relax module with its signature.
+
+    Parameters
+    ----------
+    name
+        Short name for folders and reports, e.g. ``"resnet50"``.
+    module
+        ``tvm.IRModule`` with one function ``main``; parameters are constants in it, inputs
+        are its arguments in the flat order of ``signature.inputs``, and it returns a tuple
+        in the flat order of ``signature.outputs``.
+    signature
+        Inputs, outputs and their trees.
+    reference
+        The ``torch.nn.Module`` the answer is checked against.
+    example_inputs
+        Positional arguments of the reference, as torch tensors.
+    provenance
+        Where model and weights come from, as plain data for the manifest.
+    """
+
+    name: str
+    module: Any
+    signature: Signature
+    reference: Any
+    example_inputs: tuple[Any, ...]
+    provenance: dict[str, Any] = field(default_factory=dict)
