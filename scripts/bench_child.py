@@ -71,13 +71,21 @@ class Child:
         with stages.time("first_call"):
             answer = call()
         np.savez(task.path(f"{system}.npz"), *arrays(answer))
-        start_s = time.perf_counter()
-        call()
         self.call = call
-        second_call_s = time.perf_counter() - start_s
+        call_s = self._fastest_call_s()
         self.load_peak_bytes = status_bytes("VmHWM")
         self.was_reset = reset_peak()
-        return {"stages_s": stages.seconds, "call_s": second_call_s, "imports": imported()}
+        return {"stages_s": stages.seconds, "call_s": call_s, "imports": imported()}
+
+    def _fastest_call_s(self) -> float:
+        """Seconds of the fastest of three calls: one disturbed call must not pass for slowness."""
+        assert self.call is not None, "timed before load"
+        fastest_s = float("inf")
+        for _ in range(3):
+            start_s = time.perf_counter()
+            self.call()
+            fastest_s = min(fastest_s, time.perf_counter() - start_s)
+        return fastest_s
 
     def run(self, calls: int, warmup: int) -> dict[str, Any]:
         """Make ``warmup`` untimed and ``calls`` timed inferences."""

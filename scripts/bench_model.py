@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from bench_peers import ADAPTERS, Task, read_arrays
@@ -20,7 +20,7 @@ from bench_table import DISTURBED_ABOVE, WRONG_ABOVE, compare, summarize
 from tvmfuse.config import CompileOptions
 
 TURN_S = 1.0  # a turn is cut to about this long …
-SLOW_ROUNDS = 3  # … and a system that fills it with one call has only so many turns
+SLOW_ROUNDS = 3  # … and a system whose single call is longer has only so many turns
 WARMUP_CALLS = 2
 RUN_TIMEOUT_S = 600.0
 TARGET = "llvm"  # the peers run on the CPU, so tvmfuse does too
@@ -30,6 +30,21 @@ def round_order(names: list[str], rounds: int, seed: int) -> list[list[str]]:
     """Order of the systems in each round: every system once a round, shuffled by ``seed``."""
     shuffler = random.Random(seed)
     return [shuffler.sample(names, len(names)) for _ in range(rounds)]
+
+
+class Turn(NamedTuple):
+    """What one system does in its turn, and in how many rounds it has one."""
+
+    calls: int
+    warmup: int
+    rounds: int
+
+
+def plan_turn(call_s: float, calls: int, rounds: int) -> Turn:
+    """At most ``calls`` calls in a turn, fewer where they take long, at least one."""
+    if call_s > TURN_S:
+        return Turn(1, 0, min(rounds, SLOW_ROUNDS))
+    return Turn(min(calls, int(TURN_S / call_s)), WARMUP_CALLS, rounds)
 
 
 def relative_error(answer: list[np.ndarray], reference: list[np.ndarray]) -> float:
@@ -73,7 +88,7 @@ class ModelBench:
         self.results: dict[str, dict[str, Any]] = {}
         self.samples: dict[str, dict[int, list[float]]] = {}
         self.others_share: dict[str, dict[str, float]] = {}
-        self.calls: dict[str, int] = {}
+        self.turns: dict[str, Turn] = {}
         self.export_s = 0.0
 
     def measure(self) -> dict[str, Any]:
@@ -175,16 +190,15 @@ class ModelBench:
             imports=reply["imports"],
         )
         self.samples[name], self.others_share[name] = {}, {}
-        self.calls[name] = max(1, min(self.options.calls, int(TURN_S / reply["call_s"])))
+        self.turns[name] = plan_turn(reply["call_s"], self.options.calls, self.options.rounds)
 
     def _turn(self, name: str, index: int) -> None:
         """Give one system its turn in round ``index``."""
-        system, calls = self.systems[name], self.calls[name]
-        slow = calls == 1 and self.options.calls > 1
-        if system.problem or (slow and len(self.samples[name]) >= SLOW_ROUNDS):
+        system, turn = self.systems[name], self.turns[name]
+        if system.problem or len(self.samples[name]) >= turn.rounds:
             return
         busy_start_s = busy_cpu_s()
-        reply = system.ask(RUN_TIMEOUT_S, do="run", calls=calls, warmup=0 if slow else WARMUP_CALLS)
+        reply = system.ask(RUN_TIMEOUT_S, do="run", calls=turn.calls, warmup=turn.warmup)
         if system.problem:
             say(f"{self.name}: {name}: {reply}")
             self.results[name] = {"label": ADAPTERS[name].label, **reply}

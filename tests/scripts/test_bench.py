@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import bench
-from bench_model import relative_error, round_order
+from bench_model import plan_turn, relative_error, round_order
 
 HERE = Path(__file__).parent
 TINY = "bench_tiny:make"
@@ -112,6 +112,14 @@ def test_rounds_are_interleaved_shuffled_and_reproducible():
     assert all(sorted(one) == names for one in order)
     assert len({tuple(one) for one in order}) > 1
     assert order == round_order(names, 12, seed=1) != round_order(names, 12, seed=2)
+
+
+def test_a_turn_is_cut_for_slow_systems_only():
+    assert plan_turn(0.03, 5, 20) == (5, 2, 20)
+    assert plan_turn(0.4, 5, 20) == (2, 2, 20)
+    assert plan_turn(0.9, 5, 20) == (1, 2, 20)
+    assert plan_turn(1.9, 5, 20) == (1, 0, 3)
+    assert plan_turn(1.9, 5, 2) == (1, 0, 2)
 
 
 def test_relative_error_is_to_the_largest_magnitude():
