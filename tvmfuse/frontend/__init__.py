@@ -1,0 +1,1 @@
+"""Import: a PyTorch model becomes a Workload."""

@@ -1,0 +1,168 @@
+"""Rewrites of the exported graph that keep TVM's importer from being silently wrong.
+
+Each rewrite leaves a graph of the same meaning in which the form that the importer gets wrong
+no longer occurs. What cannot be rewritten cheaply is refused by ``known_faults``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+_ATEN = torch.ops.aten
+
+_ARITHMETIC = ("add", "sub", "mul", "rsub", "pow", "remainder", "fmod", "floor_divide", "div",
+               "maximum", "minimum", "atan2")  # fmt: skip
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def operator_name(node: fx.Node) -> str:
+    """Return ``"add"`` for ``aten.add.Tensor``; the target's own name for other callables."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None:
+        return str(schema.name).partition("::")[2]
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def normalize(program: Any) -> None:
+    """Rewrite ``program.graph`` in place.
+
+    Parameters
+    ----------
+    program
+        A ``torch.export.ExportedProgram`` of functional operators.
+    """
+    for node in list(program.graph.nodes):
+        if node.op != "call_function":
+            continue
+        for rewrite in _REWRITES.get(operator_name(node), ()):
+            rewrite(program, node)
+    program.graph.lint()
+
+
+def _call(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    """Insert a call before ``node``; its value is known by running it on fake tensors."""
+    graph = node.graph
+    with graph.inserting_before(node):
+        made = graph.call_function(target, args, kwargs)
+    values = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+    made.meta = {
+        "val": target(*values[0], **values[1]),
+        "stack_trace": node.meta.get("stack_trace"),
+    }
+    return made
+
+
+def _drop_alpha(program: Any, node: fx.Node) -> None:
+    """``add(x, y, alpha=k)``: the importer never reads alpha."""
+    alpha = node.kwargs.get("alpha", 1)
+    if alpha == 1:
+        return
+    scaled: Any = node.args[1]
+    scaled = (
+        _call(node, _ATEN.mul.Tensor, scaled, alpha)
+        if isinstance(scaled, fx.Node)
+        else scaled * alpha
+    )
+    node.args = (node.args[0], scaled, *node.args[2:])
+    node.kwargs = {key: value for key, value in node.kwargs.items() if key != "alpha"}
+
+
+def _promote(program: Any, node: fx.Node) -> None:
+    """Cast operands as PyTorch promotes them: the importer casts scalars to the tensor's type."""
+    name = operator_name(node)
+    operands = node.args[:2]
+    values = [a.meta["val"] if isinstance(a, fx.Node) else a for a in operands]
+    if not any(isinstance(v, torch.Tensor) for v in values) or len(values) != 2:
+        return
+    compute = torch.result_type(*values)
+    if name not in _COMPARISONS:
+        compute = torch.promote_types(compute, node.meta["val"].dtype)
+    promoted = []
+    for operand, value in zip(operands, values, strict=True):
+        if isinstance(value, torch.Tensor) and value.dtype != compute:
+            operand = _call(node, _ATEN._to_copy.default, operand, dtype=compute)
+        elif isinstance(value, (bool, int, float)):
+            operand = _scalar(node, value, compute)
+        promoted.append(operand)
+    node.args = (*promoted, *node.args[2:])
+
+
+def _scalar(node: fx.Node, value: bool | int | float, dtype: torch.dtype) -> Any:
+    if node.target is _ATEN.div.Tensor_mode:  # there the importer ignores the tensor's type
+        template = next(a for a in node.args if isinstance(a, fx.Node))
+        return _call(node, _ATEN.full.default, [], value, dtype=dtype, device=_device(template))
+    return float(value) if dtype.is_floating_point else value
+
+
+def _device(node: fx.Node) -> torch.device:
+    return node.meta["val"].device
+
+
+def _positive_select(program: Any, node: fx.Node) -> None:
+    """``select(x, dim, -1)``: the importer would read before the buffer."""
+    source, dim, index = node.args
+    if isinstance(index, int) and index < 0:
+        node.args = (source, dim, index + source.meta["val"].shape[dim])  # type: ignore[union-attr,index]
+
+
+def _positive_indices(program: Any, node: fx.Node) -> None:
+    """``x[idx]``: negative entries would read or write outside the buffer."""
+    source, indices = node.args[0], node.args[1]
+    shape = source.meta["val"].shape  # type: ignore[union-attr]
+    fixed: list[Any] = []
+    for dim, index in enumerate(indices):  # type: ignore[arg-type,union-attr]
+        if isinstance(index, fx.Node) and index.meta["val"].dtype != torch.bool:
+            index = _wrap_index(program, node, index, int(shape[dim]))
+        fixed.append(index)
+    node.args = (source, fixed, *node.args[2:])
+
+
+def _wrap_index(program: Any, node: fx.Node, index: fx.Node, extent: int) -> fx.Node:
+    known = constant_value(program, index)
+    if known is not None and (known.numel() == 0 or int(known.min()) >= 0):
+        return index
+    negative = _call(node, _ATEN.lt.Scalar, index, 0)
+    shifted = _call(node, _ATEN.add.Scalar, index, extent)
+    return _call(node, _ATEN.where.self, negative, shifted, index)
+
+
+def _grid_channels_first(program: Any, node: fx.Node) -> None:
+    """``grid_sampler_2d``: TVM wants the grid as (N, 2, H, W)."""
+    grid = _call(node, _ATEN.permute.default, node.args[1], [0, 3, 1, 2])
+    node.args = (node.args[0], grid, *node.args[2:])
+
+
+def constant_value(program: Any, node: fx.Node) -> torch.Tensor | None:
+    """Return the tensor that ``node`` always has: a lifted constant, a buffer or an arange."""
+    while node.op == "call_function" and operator_name(node) in ("lift_fresh_copy", "clone"):
+        node = node.args[0]  # type: ignore[assignment]
+    signature = program.graph_signature
+    for table, values in (
+        (signature.inputs_to_lifted_tensor_constants, program.constants),
+        (signature.inputs_to_buffers, {**program.constants, **program.state_dict}),
+    ):
+        if node.name in table:
+            return values.get(table[node.name])
+    if node.op == "call_function" and operator_name(node) == "arange":
+        plain = [a for a in node.args if not isinstance(a, fx.Node)]
+        if len(plain) == len(node.args):
+            return node.target(*plain, **{**node.kwargs, "device": "cpu"})  # type: ignore[operator]
+    return None
+
+
+Rewrite = Callable[[Any, fx.Node], None]
+
+_REWRITES: dict[str, tuple[Rewrite, ...]] = {
+    **dict.fromkeys((*_ARITHMETIC, *_COMPARISONS), (_promote,)),
+    "add": (_drop_alpha, _promote),
+    "sub": (_drop_alpha, _promote),
+    "rsub": (_drop_alpha, _promote),
+    "select": (_positive_select,),
+    "index": (_positive_indices,),
+    "index_put": (_positive_indices,),
+    "grid_sampler_2d": (_grid_channels_first,),
+}

@@ -1,0 +1,75 @@
+"""The verbs of this package: a model, by name or as a module, becomes a Workload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tvmfuse.errors import ImportModelError
+from tvmfuse.frontend.models import LoadedReference, Shape, load_model
+from tvmfuse.frontend.torch_export import convert, export_program
+from tvmfuse.frontend.trees import forward_parameters, signature_of
+from tvmfuse.workload import Workload
+
+
+def import_model(
+    spec: str,
+    *,
+    batch: int | None = None,
+    shape: Shape = None,
+    weights: str | None = None,
+    seed: int = 0,
+) -> Workload:
+    """Load the model that ``--model`` names and import it.
+
+    Parameters and errors of loading are those of :func:`tvmfuse.frontend.models.load_model`;
+    errors of importing those of :func:`import_module`.
+    """
+    loaded = load_model(spec, batch=batch, shape=shape, weights=weights, seed=seed)
+    return _to_workload(loaded)
+
+
+def import_module(
+    module: torch.nn.Module, example_inputs: Any, name: str | None = None
+) -> Workload:
+    """Import a module that the caller holds.
+
+    Parameters
+    ----------
+    module
+        In evaluation mode; it stays the reference for verification.
+    example_inputs
+        Tuple of the positional arguments of its ``forward``: tensors in nested containers, and
+        constants. Anything but a tuple or a list is taken as the only argument.
+    name
+        Short name; the class name in lower case when left out.
+
+    Raises
+    ------
+    ImportModelError
+        The module cannot be exported or converted.
+    UnsupportedOperatorError
+        It uses operators without a faithful converter.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise ImportModelError(f"expected a torch.nn.Module, got a {type(module).__name__}")
+    if not isinstance(example_inputs, (tuple, list)):
+        example_inputs = (example_inputs,)
+    name = name or type(module).__name__.lower()
+    provenance = {"model": name, "weights": "as given", "torch": torch.__version__}
+    return _to_workload(LoadedReference(module, tuple(example_inputs), name, provenance))
+
+
+def _to_workload(loaded: LoadedReference) -> Workload:
+    program = loaded.program or export_program(loaded.module, loaded.example_inputs)
+    module = convert(program)
+    signature = signature_of(program, forward_parameters(loaded.module))
+    return Workload(
+        loaded.name,
+        module,
+        signature,
+        loaded.module,
+        loaded.example_inputs,
+        loaded.provenance,
+    )

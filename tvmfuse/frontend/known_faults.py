@@ -1,0 +1,124 @@
+"""What TVM 0.27's importer gets wrong without saying so: refused, with the reason.
+
+One table: operator name to checks. A check looks at one node of the normalised graph and
+returns the reason to refuse it, or the empty string. Remove a row when its cure arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from tvmfuse.frontend.fx_normalize import operator_name
+
+Check = Callable[[fx.Node], str]
+
+
+def reason_to_refuse(node: fx.Node) -> str:
+    """Return why ``node`` cannot be imported faithfully, or the empty string."""
+    if node.op != "call_function":
+        return ""
+    for check in (*_ALWAYS, *_FAULTS.get(operator_name(node), ())):
+        reason = check(node)
+        if reason:
+            return reason
+    return ""
+
+
+def _argument(node: fx.Node, name: str) -> Any:
+    """Return an argument by its schema name, wherever it was passed; None when left out."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    for position, argument in enumerate(schema.arguments):
+        if argument.name == name:
+            given = node.args[position] if position < len(node.args) else None
+            return node.kwargs.get(name, given)
+    return None
+
+
+def _random(node: fx.Node) -> str:
+    tags = getattr(node.target, "tags", ())
+    if torch.Tag.nondeterministic_seeded not in tags:
+        return ""
+    return (
+        "draws random numbers; they would be drawn once at import and frozen. Pass them in as "
+        "an input, or switch dropout off by model.eval()"
+    )
+
+
+def _data_dependent(node: fx.Node) -> str:
+    values = node.meta.get("val")
+    many = values if isinstance(values, (tuple, list)) else (values,)
+    for value in many:
+        if isinstance(value, torch.Tensor) and not all(isinstance(s, int) for s in value.shape):
+            return f"has the shape {tuple(value.shape)}, which is not known at compile time"
+    return ""
+
+
+def _not_float32(node: fx.Node) -> str:
+    dtype = node.meta["val"].dtype
+    if dtype == torch.float32:
+        return ""
+    name = str(dtype).removeprefix("torch.")
+    return f"computes in {name}, which TVM turns into float32; give the model in float32"
+
+
+def _antialias(node: fx.Node) -> str:
+    return "would be computed without antialias; resize without antialias=True"
+
+
+def _divisor(node: fx.Node) -> str:
+    given = _argument(node, "divisor_override")
+    return "" if given is None else f"would ignore divisor_override={given}"
+
+
+def _indices_used(node: fx.Node) -> str:
+    used = [u for u in node.users if operator_name(u) == "getitem" and u.args[1] == 1 and u.users]
+    return "would return wrong indices (return_indices=True)" if used else ""
+
+
+def _mixed_index(node: fx.Node) -> str:
+    indices = node.args[1]
+    given = [i for i in indices if i is not None]  # type: ignore[union-attr]
+    if len(given) > 1 and len(given) < len(indices):  # type: ignore[arg-type]
+        return (
+            "mixes ':' with several index tensors, which would be an outer product; index one "
+            "axis at a time, or all of them"
+        )
+    return ""
+
+
+def _partial_put(node: fx.Node) -> str:
+    rank = node.args[0].meta["val"].ndim  # type: ignore[union-attr]
+    given = [i for i in node.args[1] if i is not None]  # type: ignore[union-attr]
+    if len(given) == rank:
+        return ""
+    return f"writes with fewer indices ({len(given)}) than axes ({rank}); index every axis"
+
+
+def _accumulate_type(node: fx.Node) -> str:
+    wanted = _argument(node, "dtype")
+    have = node.args[0].meta["val"].dtype  # type: ignore[union-attr]
+    return "" if wanted in (None, have) else f"would ignore dtype={wanted}"
+
+
+_ALWAYS: tuple[Check, ...] = (_random, _data_dependent)
+
+_PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "conv1d",
+             "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d")  # fmt: skip
+
+_FAULTS: dict[str, tuple[Check, ...]] = {
+    **dict.fromkeys(_PRODUCTS, (_not_float32,)),
+    "_upsample_bilinear2d_aa": (_antialias,),
+    "_upsample_bicubic2d_aa": (_antialias,),
+    "avg_pool2d": (_divisor,),
+    "avg_pool3d": (_divisor,),
+    "max_pool2d_with_indices": (_indices_used,),
+    "max_pool3d_with_indices": (_indices_used,),
+    "index": (_mixed_index,),
+    "index_put": (_partial_put,),
+    "cumprod": (_accumulate_type,),
+    "prod": (_accumulate_type,),
+}

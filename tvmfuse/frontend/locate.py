@@ -1,0 +1,42 @@
+"""Where in the user's own code something happened."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+
+import torch
+
+_FOREIGN = tuple(f"{p}/" for p in (Path(torch.__file__).parent, Path(__file__).parent.parent))
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)\n\s*(?P<text>.*)'
+)
+
+
+def user_frame(error: BaseException) -> str:
+    """Return `` at file:line, in name: text`` for the innermost frame outside torch, or ``""``."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*_FOREIGN, "<"))
+    ]
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" at {last.filename}:{last.lineno}, in {last.name}: {last.line}"
+
+
+def node_location(stack_trace: str | None) -> str:
+    """Return ``file:line: text`` of the innermost user frame in a node's recorded trace."""
+    found = [
+        match
+        for match in _FRAME.finditer(stack_trace or "")
+        if not match["file"].startswith((*_FOREIGN, "<"))
+    ]
+    # A model made of torch's own layers only has no frame outside torch: show the innermost.
+    found = found or list(_FRAME.finditer(stack_trace or ""))
+    if not found:
+        return "(the program records no source line)"
+    last = found[-1]
+    return f"{last['file']}:{last['line']}: {last['text'].strip()}"

@@ -1,0 +1,244 @@
+"""Models by name: torchvision's classifiers, ``package.module:callable``, ``file.pt2``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from tvmfuse.errors import ImportModelError, OptionError, UnknownNameError
+from tvmfuse.frontend import shapes
+from tvmfuse.frontend import weights as weights_io
+from tvmfuse.frontend.locate import user_frame
+
+_IMAGE_SIDE = 224
+_CALIBRATION_BATCH = 2
+_IMAGE_SIDES = {"inception_v3": 299}
+_FORMS = "Also accepted: package.module:callable and file.pt2."
+
+Shape = str | Sequence[int] | None
+
+
+class LoadedReference(NamedTuple):
+    """A model to import: the module, its inputs, and where they come from.
+
+    Parameters
+    ----------
+    module
+        In evaluation mode.
+    example_inputs
+        Positional arguments.
+    name
+        Short name for folders and reports.
+    provenance
+        Plain data: ``model``, ``weights``, ``torch`` and so on.
+    program
+        The ``torch.export.ExportedProgram`` when the model was loaded from one.
+    """
+
+    module: nn.Module
+    example_inputs: tuple[Any, ...]
+    name: str
+    provenance: dict[str, Any]
+    program: Any = None
+
+
+def torchvision_names() -> list[str]:
+    """Names of torchvision's classifiers; empty where torchvision is not installed."""
+    try:
+        import torchvision
+    except ImportError:
+        return []
+    return torchvision.models.list_models(module=torchvision.models)
+
+
+def load_model(
+    spec: str,
+    *,
+    batch: int | None = None,
+    shape: Shape = None,
+    weights: str | None = None,
+    seed: int = 0,
+) -> LoadedReference:
+    """Load the model that ``--model`` names.
+
+    Parameters
+    ----------
+    spec
+        A torchvision classifier, ``package.module:callable`` or ``file.pt2``.
+    batch
+        Replaces the first extent of every input.
+    shape
+        Input shapes, e.g. ``"1,3,224,224"`` or ``"1,128:int64;1,128:int64"``.
+    weights
+        ``"random"``, ``"pretrained"`` (torchvision), a state-dict file, or None: random for
+        torchvision, as the callable or the file has them otherwise.
+    seed
+        Of random weights and of drawn inputs.
+
+    Raises
+    ------
+    UnknownNameError
+        No such model; the message lists the nearest names.
+    OptionError
+        An option does not apply to this kind of model.
+    ImportModelError
+        The model, its weights or its inputs cannot be made.
+    """
+    if batch is not None and batch < 1:
+        raise OptionError(f"--batch must be positive, got {batch}")
+    if spec.endswith(".pt2"):
+        return _from_program(Path(spec), batch, shape, weights)
+    if ":" in spec:
+        return _from_callable(spec, batch, shape, weights, seed)
+    names = torchvision_names()
+    if spec not in names:
+        hint = _FORMS if names else _FORMS + " (torchvision is not installed: tvmfuse[zoo].)"
+        raise UnknownNameError("model", spec, names, hint)
+    return _from_torchvision(spec, batch, shape, weights, seed)
+
+
+def _from_torchvision(
+    name: str, batch: int | None, shape: Shape, weights: str | None, seed: int
+) -> LoadedReference:
+    import torchvision
+
+    source = weights or "random"
+    enum = "DEFAULT" if source == "pretrained" else None
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # torchvision warns that the initialiser of two models may change: seeds cover us.
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.manual_seed(seed)
+        try:
+            module = torchvision.models.get_model(name, weights=enum)
+        except (OSError, RuntimeError) as error:
+            raise ImportModelError(
+                f"cannot get the pretrained weights of {name!r}: {error}. Give a downloaded file "
+                "with --weights PATH, or use --weights random"
+            ) from error
+    side = _IMAGE_SIDES.get(name, _IMAGE_SIDE)
+    extents = shapes.parse_shapes(shape or (1, 3, side, side))
+    if source == "random":
+        weights_io.randomize(module, seed)
+        weights_io.calibrate(
+            module.eval(), shapes.make_inputs(extents, _CALIBRATION_BATCH, seed), seed
+        )
+    elif source != "pretrained":
+        weights_io.load_state_dict(module, _weights_file(source))
+    inputs = shapes.make_inputs(extents, batch, seed)
+    said = {"torchvision": torchvision.__version__}
+    return LoadedReference(module.eval(), inputs, name, _provenance(name, source, seed, **said))
+
+
+def _from_callable(
+    spec: str, batch: int | None, shape: Shape, weights: str | None, seed: int
+) -> LoadedReference:
+    make = _find_callable(spec)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            made = make()
+        except Exception as error:
+            raise ImportModelError(
+                f"{spec} failed with {type(error).__name__}: {error}{user_frame(error)}"
+            ) from error
+    module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, nn.Module):
+        raise ImportModelError(
+            f"{spec} returned a {type(module).__name__}; return a torch.nn.Module, or a module "
+            "and a tuple of example inputs"
+        )
+    if weights == "random":
+        weights_io.reset_random(module, seed)
+    elif weights == "pretrained":
+        raise OptionError("--weights pretrained is for torchvision names; give a file instead")
+    elif weights is not None:
+        weights_io.load_state_dict(module, _weights_file(weights))
+    source = weights or "as the callable made them"
+    examples = _example_inputs(spec, inputs, batch, shape, seed)
+    name = spec.rpartition(":")[2].replace(".", "_")
+    return LoadedReference(module.eval(), examples, name, _provenance(spec, source, seed))
+
+
+def _find_callable(spec: str) -> Any:
+    module_name, _, attribute = spec.rpartition(":")
+    if str(Path.cwd()) not in sys.path and "" not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # a console script does not have it, python -m does
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise ImportModelError(
+            f"cannot import {module_name!r} of --model {spec}: {type(error).__name__}: {error}"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            choices = [n for n in vars(found) if not n.startswith("_")]
+            raise UnknownNameError(f"name in {module_name}", attribute, choices)
+        found = getattr(found, part)
+    if not callable(found):
+        raise ImportModelError(f"{spec} is a {type(found).__name__}, which cannot be called")
+    return found
+
+
+def _example_inputs(
+    spec: str, inputs: Any, batch: int | None, shape: Shape, seed: int
+) -> tuple[Any, ...]:
+    if shape is not None:
+        return shapes.make_inputs(shapes.parse_shapes(shape), batch, seed)
+    if inputs is None:
+        raise ImportModelError(
+            f"{spec} returned no example inputs: give --shape (e.g. --shape 1,3,224,224), or "
+            "return (module, example_inputs)"
+        )
+    inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    return inputs if batch is None else shapes.rebatch(inputs, batch)
+
+
+def _from_program(
+    path: Path, batch: int | None, shape: Shape, weights: str | None
+) -> LoadedReference:
+    given = {"--batch": batch, "--shape": shape, "--weights": weights}
+    fixed = [option for option, value in given.items() if value is not None]
+    if fixed:
+        raise OptionError(
+            f"{' and '.join(fixed)} cannot change {str(path)!r}: a .pt2 file carries its shapes "
+            "and weights; export it again"
+        )
+    if not path.is_file():
+        raise ImportModelError(f"no such file: {str(path)!r}")
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        raise ImportModelError(
+            f"cannot load {str(path)!r} with torch {torch.__version__}: {error}. It must have "
+            "been written by torch.export.save"
+        ) from error
+    if program.example_inputs is None or program.example_inputs[1]:
+        raise ImportModelError(
+            f"{str(path)!r} must hold positional example inputs only; export it with "
+            "torch.export.export(module, args=(…))"
+        )
+    examples = tuple(program.example_inputs[0])
+    provenance = _provenance(path.name, "from the file", None)
+    return LoadedReference(program.module(), examples, path.stem, provenance, program)
+
+
+def _weights_file(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise ImportModelError(
+            f"--weights {text!r} is no file; give a state dict saved by torch.save, 'random' or "
+            "'pretrained'"
+        )
+    return path
+
+
+def _provenance(model: str, source: str, seed: int | None, **versions: str) -> dict[str, Any]:
+    said = f"random, seed {seed}" if source == "random" else source
+    return {"model": model, "weights": said, "torch": torch.__version__, **versions}

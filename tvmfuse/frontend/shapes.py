@@ -1,0 +1,89 @@
+"""Example inputs: made from ``--shape`` and ``--batch``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tvmfuse.errors import OptionError
+
+_INTEGER_HIGH = 10  # drawn integers stay below it: legal token ids and class labels nearly always
+
+
+def parse_shapes(text: str | Sequence[int]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Read ``"1,3,224,224"``, ``"1x128:int64;1x128:int64"`` or a sequence of integers.
+
+    Raises
+    ------
+    OptionError
+        The text is none of these, or an extent is not positive.
+    """
+    if not isinstance(text, str):
+        return [(_extents(list(map(str, text)), str(tuple(text))), torch.float32)]
+    return [_parse_one(part.strip()) for part in text.split(";")]
+
+
+def _parse_one(text: str) -> tuple[tuple[int, ...], torch.dtype]:
+    extents, _, dtype_name = text.partition(":")
+    dtype = getattr(torch, dtype_name.strip() or "float32", None)
+    if not isinstance(dtype, torch.dtype):
+        raise OptionError(f"--shape {text!r}: {dtype_name!r} is no element type of torch")
+    return _extents(extents.replace("x", ",").split(","), text), dtype
+
+
+def _extents(parts: list[str], text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(part) for part in parts)
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise OptionError(
+            f"--shape {text!r} is not a list of positive integers; write 1,3,224,224, more "
+            "inputs after ';', another element type after ':' (1,128:int64)"
+        )
+    return shape
+
+
+def make_inputs(
+    shapes: list[tuple[tuple[int, ...], torch.dtype]], batch: int | None, seed: int
+) -> tuple[torch.Tensor, ...]:
+    """Draw one tensor a shape; ``batch`` replaces the first extent of each."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for shape, dtype in shapes:
+        extents = shape if batch is None else (batch, *shape[1:])
+        if dtype == torch.bool:
+            made.append(torch.randint(0, 2, extents, generator=generator).bool())
+        elif dtype.is_floating_point:
+            made.append(torch.randn(extents, generator=generator).to(dtype))
+        else:
+            made.append(torch.randint(0, _INTEGER_HIGH, extents, generator=generator, dtype=dtype))
+    return tuple(made)
+
+
+def rebatch(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
+    """Repeat or cut the rows of example inputs to ``batch``; values stay legal ones.
+
+    Raises
+    ------
+    OptionError
+        The tensors do not share one first extent, so which axis is the batch is unknown.
+    """
+    tensors = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+    extents = {t.shape[0] if t.ndim else None for t in tensors}
+    if len(extents) != 1 or None in extents:
+        shapes = [tuple(t.shape) for t in tensors]
+        raise OptionError(
+            f"--batch {batch} cannot be applied to example inputs of the shapes {shapes}: their "
+            "first extents differ; return inputs with the wanted batch instead"
+        )
+
+    def rows(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf[torch.arange(batch) % leaf.shape[0]]
+
+    return pytree.tree_map(rows, inputs)

@@ -1,0 +1,223 @@
+"""From ``torch.nn.Module`` to Relax by way of ``torch.export``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from tvmfuse.errors import ImportModelError, UnsupportedOperatorError
+from tvmfuse.frontend.decompositions import attention
+from tvmfuse.frontend.fx_normalize import normalize
+from tvmfuse.frontend.known_faults import reason_to_refuse
+from tvmfuse.frontend.locate import node_location, user_frame
+
+# Decomposing these would only hide what they are: the converter knows each as one operator,
+# and their expansions (pooling with indices, flattened batches, clamps) fuse worse.
+_KEPT = frozenset(
+    f"aten::{name}"
+    for name in (
+        "conv1d", "conv2d", "conv3d", "linear", "matmul", "max_pool1d", "max_pool2d",
+        "max_pool3d", "hardswish", "hardsigmoid", "silu", "gelu", "leaky_relu", "elu", "selu",
+        "roll", "softplus", "prelu", "group_norm", "layer_norm", "avg_pool1d", "pixel_shuffle",
+    )
+)  # fmt: skip
+
+_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+def export_program(module: torch.nn.Module, example_inputs: tuple[Any, ...]) -> Any:
+    """Trace ``module`` into a ``torch.export.ExportedProgram``.
+
+    Raises
+    ------
+    ImportModelError
+        The module is in training mode, fails on its inputs, or does not export; the message
+        says where in the user's code.
+    """
+    training = [name or "the model" for name, part in module.named_modules() if part.training]
+    if training:
+        raise ImportModelError(
+            f"the model is in training mode ({training[0]}): dropout and batch norm would not "
+            "behave as in inference; call model.eval() first"
+        )
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(module, example_inputs, strict=False)
+    except Exception as error:
+        raise _export_error(module, example_inputs, error) from error
+
+
+def _export_error(
+    module: torch.nn.Module, example_inputs: tuple[Any, ...], error: Exception
+) -> ImportModelError:
+    """Tell a model that fails by itself from one that only cannot be traced."""
+    try:
+        with torch.no_grad():
+            module(*example_inputs)
+    except Exception as own:
+        return ImportModelError(
+            f"the model fails on its example inputs: {type(own).__name__}: {_brief(own)}"
+            f"{user_frame(own)}"
+        )
+    return ImportModelError(
+        f"torch.export cannot trace the model{user_frame(error)}: {type(error).__name__}: "
+        f"{_brief(error)}. Control flow and shapes must not depend on the values of tensors"
+    )
+
+
+def _brief(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else "no message").rstrip(".")
+
+
+def convert(program: Any) -> Any:
+    """Turn an exported program into a Relax module.
+
+    Parameters
+    ----------
+    program
+        The ``torch.export.ExportedProgram``; it is not changed.
+
+    Returns
+    -------
+    tvm.IRModule
+        Its ``main`` takes the tensor inputs in flat order and returns a tuple of tensors; the
+        weights are constants in it and its bindings are in dataflow blocks.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        Operators without a converter, or known to be imported wrongly: all of them, with where
+        the user's code calls them.
+    ImportModelError
+        The program has dynamic shapes, changes its buffers or inputs, returns no tensor, or
+        the converter fails.
+    """
+    from tvm import relax
+
+    _refuse_dynamic_inputs(program)
+    program = _functional(program)
+    _refuse_mutation(program)
+    _refuse_unsupported(program)
+    normalize(program)
+    _drop_constants(program)
+    module = _translate(program)
+    module = relax.transform.ConvertToDataflow(min_size=1)(module)
+    relax.analysis.well_formed(module)
+    return module
+
+
+def _translate(program: Any) -> Any:
+    """Run TVM's converter, and tell which call of the user's it failed on."""
+    import tvm
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    importer = ExportedProgramImporter()
+    current: list[fx.Node] = []
+
+    def traced(converter: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
+        def convert_node(node: fx.Node) -> Any:
+            current[:] = [node]
+            return converter(node)
+
+        return convert_node
+
+    importer.convert_map = {k: traced(f) for k, f in importer.convert_map.items()}
+    try:
+        return importer.from_exported_program(
+            program,
+            keep_params_as_input=False,
+            unwrap_unit_return_tuple=False,
+            no_bind_return_tuple=False,
+            custom_convert_map=None,
+        )
+    except Exception as error:
+        place = f"{current[0].target} at {_where(current[0])}" if current else "the program"
+        raise ImportModelError(
+            f"TVM {tvm.__version__} cannot convert {place}: {type(error).__name__}: {_brief(error)}"
+        ) from error
+
+
+def _refuse_dynamic_inputs(program: Any) -> None:
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        extents = value.shape if isinstance(value, torch.Tensor) else ()
+        if not all(isinstance(extent, int) for extent in extents):
+            raise ImportModelError(
+                f"input {node.name!r} has the dynamic shape {tuple(extents)}; every extent must "
+                "be known at compile time: export without dynamic_shapes"
+            )
+
+
+def _functional(program: Any) -> Any:
+    table = torch.export.default_decompositions()
+    for operator in list(table):
+        if operator.name().partition(".")[0] in _KEPT:
+            del table[operator]
+    table[torch.ops.aten.scaled_dot_product_attention.default] = attention
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return program.run_decompositions(table)
+
+
+def _refuse_mutation(program: Any) -> None:
+    changed = [s.target for s in program.graph_signature.output_specs if s.kind in _MUTATIONS]
+    if changed:
+        raise ImportModelError(
+            f"the model changes {', '.join(map(repr, changed))} while it runs; a compiled module "
+            "keeps no state between calls: return the new value as an output instead"
+        )
+
+
+def _refuse_unsupported(program: Any) -> None:
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    known = ExportedProgramImporter().convert_map
+    reasons: dict[str, list[str]] = {}
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            target = getattr(node.target, "__name__", str(node.target))
+            missing = "has no converter" if target not in known else ""
+            reason = missing or reason_to_refuse(node)
+            if reason:
+                reasons.setdefault(f"{node.target} {reason}", []).append(_where(node))
+    if not reasons:
+        return
+    lines = [f"  {what}\n    {_places(places)}" for what, places in reasons.items()]
+    raise UnsupportedOperatorError(
+        f"{len(reasons)} operator(s) cannot be imported:\n" + "\n".join(lines)
+    )
+
+
+def _where(node: fx.Node) -> str:
+    return node_location(node.meta.get("stack_trace"))
+
+
+def _places(places: list[str]) -> str:
+    first = list(dict.fromkeys(places))
+    more = f" (and {len(first) - 3} more places)" if len(first) > 3 else ""
+    return "\n    ".join(first[:3]) + more
+
+
+def _drop_constants(program: Any) -> None:
+    """Remove inputs and outputs that are no tensors: the signature's trees keep them."""
+    signature = program.graph_signature
+    for spec in list(signature.input_specs):
+        if spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, ConstantArgument):
+            signature.input_specs.remove(spec)
+            for node in program.graph.find_nodes(op="placeholder"):
+                if node.name == spec.arg.name:
+                    program.graph.erase_node(node)
+    output = next(n for n in reversed(program.graph.nodes) if n.op == "output")
+    if not any(isinstance(a, fx.Node) for a in output.args[0]):
+        raise ImportModelError("the model returns no tensor: there is nothing to compile")
+    output.args = (tuple(a for a in output.args[0] if isinstance(a, fx.Node)),)
+    signature.output_specs[:] = [
+        s for s in signature.output_specs if not isinstance(s.arg, ConstantArgument)
+    ]

@@ -1,0 +1,131 @@
+"""Signatures from exported programs: pytree specifications to plain JSON trees."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from tvmfuse.errors import ImportModelError
+from tvmfuse.signature import Signature, TensorSpec
+
+_PLAIN = (type(None), bool, int, float, str)
+
+
+def signature_of(program: Any, parameters: tuple[str, ...]) -> Signature:
+    """Describe inputs and outputs of an exported program.
+
+    Parameters
+    ----------
+    program
+        The ``torch.export.ExportedProgram``.
+    parameters
+        Names of the positional parameters of ``forward``.
+
+    Raises
+    ------
+    ImportModelError
+        A container or a constant has no plain form, or keyword inputs were exported.
+    """
+    call = program.call_spec
+    arguments, keywords = call.in_spec.children()
+    if keywords.num_leaves:
+        raise ImportModelError("the program takes keyword inputs; export with positional ones")
+    values = {n.name: n.meta.get("val") for n in program.graph.nodes}
+    graph = program.graph_signature
+    sources = [s.arg for s in graph.input_specs if s.kind is InputKind.USER_INPUT]
+    sinks = [s.arg for s in graph.output_specs if s.kind is OutputKind.USER_OUTPUT]
+    names = list(_leaf_names(arguments, parameters))
+    inputs = _specs(sources, values, names)
+    outputs = _specs(sinks, values, None)
+    return Signature(
+        inputs,
+        outputs,
+        _tree(arguments, _leaves(sources)),
+        _tree(call.out_spec, _leaves(sinks)),
+    )
+
+
+def forward_parameters(module: torch.nn.Module) -> tuple[str, ...]:
+    """Return the positional parameter names of ``module.forward``."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    found = inspect.signature(module.forward).parameters.values()
+    return tuple(p.name for p in found if p.kind in kinds)
+
+
+def _specs(
+    arguments: list[Any], values: dict[str, Any], names: list[str] | None
+) -> tuple[TensorSpec, ...]:
+    specs: list[TensorSpec] = []
+    for position, argument in enumerate(arguments):
+        if isinstance(argument, ConstantArgument):
+            continue
+        value = values[argument.name]
+        if not isinstance(value, torch.Tensor):
+            raise ImportModelError(
+                f"input or output {argument.name!r} is a {type(value).__name__} computed at run "
+                "time; only tensors and constants can be passed"
+            )
+        name = names[position] if names is not None else f"output_{len(specs)}"
+        dtype = str(value.dtype).removeprefix("torch.")
+        specs.append(TensorSpec(name, tuple(value.shape), dtype))
+    return tuple(specs)
+
+
+def _leaves(arguments: list[Any]) -> Iterator[dict[str, Any]]:
+    position = 0
+    for argument in arguments:
+        if isinstance(argument, ConstantArgument):
+            if not isinstance(argument.value, _PLAIN):
+                kind = type(argument.value).__name__
+                raise ImportModelError(f"a constant input or output is a {kind}: not plain data")
+            yield {"const": argument.value}
+        else:
+            yield {"tensor": position}
+            position += 1
+
+
+def _tree(spec: pytree.TreeSpec, leaves: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    if spec.is_leaf():
+        return next(leaves)
+    children = [_tree(child, leaves) for child in spec.children()]
+    if spec.type is list:
+        return {"list": children}
+    if issubclass(spec.type, tuple):
+        return {"tuple": children}
+    if issubclass(spec.type, dict):
+        keys = _keys(spec)
+        if all(isinstance(key, str) for key in keys):
+            return {"dict": dict(zip(keys, children, strict=True))}
+    raise ImportModelError(
+        f"the model takes or returns a {spec.type.__name__}, which the loader cannot rebuild; use "
+        "tensors in tuples, lists and dicts with string keys"
+    )
+
+
+def _keys(spec: pytree.TreeSpec) -> list[Any]:
+    context = spec.context
+    if isinstance(context, (list, tuple)) and len(context) == 2 and isinstance(context[0], list):
+        context = context[0]  # transformers' ModelOutput: (keys, type)
+    return list(context) if isinstance(context, (list, tuple)) else [context]
+
+
+def _leaf_names(spec: pytree.TreeSpec, parameters: tuple[str, ...]) -> Iterator[str]:
+    children = spec.children()
+    for position, child in enumerate(children):
+        name = parameters[position] if position < len(parameters) else f"input_{position}"
+        yield from _walk_names(child, name)
+
+
+def _walk_names(spec: pytree.TreeSpec, name: str) -> Iterator[str]:
+    if spec.is_leaf():
+        yield name
+        return
+    children = spec.children()
+    keys = _keys(spec) if issubclass(spec.type, dict) else range(len(children))
+    for key, child in zip(keys, children, strict=True):
+        yield from _walk_names(child, f"{name}_{key}")
