@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.utils import _pytree as pytree
 
 from tvmfuse.errors import ImportModelError, UnsupportedOperatorError
+from tvmfuse.frontend.constants import ConstantFolder
 from tvmfuse.frontend.decompositions import attention
 from tvmfuse.frontend.fx_normalize import normalize
 from tvmfuse.frontend.known_faults import reason_to_refuse
@@ -114,17 +116,23 @@ def convert(program: Any) -> Any:
 
 
 def _translate(program: Any) -> Any:
-    """Run TVM's converter, and tell which call of the user's it failed on."""
+    """Run TVM's converter on what depends on the input; tell which call of the user's fails."""
     import tvm
+    from tvm import relax
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     importer = ExportedProgramImporter()
+    folder = ConstantFolder(program)
     current: list[fx.Node] = []
+
+    def constant(value: torch.Tensor) -> Any:
+        return relax.const(importer._convert_pytorch_tensor_to_tvm(value.contiguous()))
 
     def traced(converter: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
         def convert_node(node: fx.Node) -> Any:
             current[:] = [node]
-            return converter(node)
+            value = folder.fold(node)
+            return converter(node) if value is None else pytree.tree_map(constant, value)
 
         return convert_node
 
