@@ -145,9 +145,9 @@ def test_second_writer_is_told_who_the_first_is(tasks, tmp_path):
 
 
 def test_second_writer_in_one_process(tasks, tmp_path):
-    with TuningLog.open(tmp_path / "log", tasks.HARDWARE, True):
-        with pytest.raises(LogError, match=f"process {os.getpid()}"):
-            TuningLog.open(tmp_path / "log", tasks.HARDWARE, True)
+    first = TuningLog.open(tmp_path / "log", tasks.HARDWARE, True)
+    with first, pytest.raises(LogError, match=f"process {os.getpid()}"):
+        TuningLog.open(tmp_path / "log", tasks.HARDWARE, True)
 
 
 def test_disk_full_while_committing(tasks, tmp_path):

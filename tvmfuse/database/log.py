@@ -1,7 +1,8 @@
 """``TuningLog``: look up, commit, and know how far each task was tuned.
 
-MetaSchedule's ``JSONDatabase`` writes the same files but is not used: it took 5 s to open 1000
-records (it decodes every trace), cannot be opened after a torn line, and ignores the target.
+MetaSchedule's ``JSONDatabase`` writes the same files but is not used: it decodes every trace on
+opening (2.4 s for 1000 records of 17 steps, where this took 0.1 s for 5000), cannot be opened
+after a torn line, and ignores the target.
 """
 
 from __future__ import annotations

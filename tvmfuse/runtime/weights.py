@@ -1,8 +1,8 @@
 """``weights.safetensors``: streamed out, read straight into one aligned buffer.
 
-Reading beats mapping: with 100 MB of float32 weights and one thread, a matrix-vector product took
-4.6–5.2 ms (medians of 15, three rounds, EPYC with AVX-512) from an anonymous buffer with huge
-pages and 5.3–5.8 ms from the mapped file, whose 4 KiB pages cost TLB misses. The buffer also
+Reading beats mapping: a matrix-vector product with 100 MB of float32 weights (OpenBLAS, one thread
+of a shared EPYC) took 4.6–5.2 ms (medians of 15 in three rounds) from an anonymous buffer with
+huge pages, 5.3–5.8 ms from the mapped file, whose 4 KiB pages cost TLB misses. The buffer also
 cannot raise SIGBUS when somebody truncates the file, and its hash is taken while it is read.
 Resident memory is the same: each weight is in the process once.
 """
