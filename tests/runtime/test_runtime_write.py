@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,6 +68,20 @@ def test_large_weights_lie_in_huge_pages(tmp_path):
     ours = read_weights(tmp_path, "w", seal, verify=True)["w"].array
     np.testing.assert_array_equal(ours, weights["w"])
     assert ours.ctypes.data % (2 << 20) == 0
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if setting.exists() and "[never]" not in setting.read_text():
+        assert _huge_page_bytes(ours.ctypes.data) >= ours.nbytes
+
+
+def _huge_page_bytes(address):
+    """AnonHugePages of the mapping that holds an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if span := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(span[1], 16) <= address < int(span[2], 16)
+        elif inside and line.startswith("AnonHugePages:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"no mapping holds {address:x}")
 
 
 def test_unsavable_dtype(save, tmp_path):

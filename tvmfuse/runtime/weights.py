@@ -188,7 +188,9 @@ def aligned_bytes(size: int) -> np.ndarray:
     if size < 2 * _HUGE_PAGE_BYTES:
         raw, unit = np.zeros(size + ALIGNMENT_BYTES, np.uint8), ALIGNMENT_BYTES
     else:
-        region = mmap.mmap(-1, size + _HUGE_PAGE_BYTES)
+        # Private: Python's default is shared memory, which gets no huge pages.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        region = mmap.mmap(-1, size + _HUGE_PAGE_BYTES, flags=flags)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             region.madvise(mmap.MADV_HUGEPAGE)
         raw, unit = np.frombuffer(region, np.uint8), _HUGE_PAGE_BYTES
