@@ -1,0 +1,35 @@
+"""Schedule templates: `default_schedule` for zero trials, `space` for the search."""
+
+from __future__ import annotations
+
+from tvm.s_tir import Schedule, ScheduleError
+from tvm.tirx import PrimFunc
+
+from tvmfuse.hardware import Hardware
+from tvmfuse.schedules import base
+from tvmfuse.schedules.cpu import TEMPLATES as CPU_TEMPLATES
+
+TEMPLATES = {"llvm": CPU_TEMPLATES}
+
+
+def default_schedule(func: PrimFunc, hardware: Hardware) -> tuple[Schedule, str]:
+    """Schedule ``func`` without measuring; returns the schedule and the template's name."""
+    found = _first(func, hardware, tunable=False)
+    return found[0][0], found[1]
+
+
+def space(func: PrimFunc, hardware: Hardware) -> list[Schedule]:
+    """Schedules whose traces hold sampled decisions: the templates' part of the search space."""
+    return _first(func, hardware, tunable=True)[0]
+
+
+def _first(func: PrimFunc, hardware: Hardware, tunable: bool) -> tuple[list[Schedule], str]:
+    for template in TEMPLATES[hardware.kind]:
+        try:
+            schedules = template.apply(func, hardware, tunable)
+        except ScheduleError:
+            continue  # the kernel has a form that this template cannot take; the next one may
+        if schedules:
+            return schedules, template.name
+    # The fallback takes every kernel, so only a kernel without a schedulable root gets here.
+    return [base.new_schedule(func)], "none"

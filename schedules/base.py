@@ -1,0 +1,211 @@
+"""What a template is, and the few schedule moves that all templates share.
+
+A template is ``apply(func, hardware, tunable) -> None | [Schedule]``: None means "not mine"; with
+``tunable=False`` the list holds one schedule, the best by the analytic model; with
+``tunable=True`` one schedule per structure, whose sampled decisions stand in its trace so that
+MetaSchedule can replay, mutate and store them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import tvm
+from tvm.s_tir import Schedule
+from tvm.tirx import PrimFunc
+
+from tvmfuse.hardware import Hardware
+
+FAMILY = "tvmfuse.family"  # block annotation: which template an anchor block asks for
+LANES = "tvmfuse.lanes"  # block annotation: lanes of the packed weight's innermost axis
+
+
+class Template(Protocol):
+    """A schedule generator for one kernel family on one target family."""
+
+    name: str
+
+    def apply(
+        self, func: PrimFunc, hardware: Hardware, tunable: bool
+    ) -> list[Schedule] | None: ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of a kernel as seen before any scheduling.
+
+    Parameters
+    ----------
+    rv
+        Handle in the schedule it was read from.
+    name
+        Block name.
+    kinds
+        One letter an axis: ``S`` spatial, ``R`` reduction, ``O`` other.
+    extents
+        Loop extents, outermost first.
+    family
+        The ``tvmfuse.family`` annotation, or empty.
+    """
+
+    rv: Any
+    name: str
+    kinds: str
+    extents: tuple[int, ...]
+    family: str
+    annotations: dict[str, Any]
+
+    @property
+    def spatial(self) -> tuple[int, ...]:
+        """Extents of the spatial axes."""
+        return tuple(e for k, e in zip(self.kinds, self.extents, strict=True) if k == "S")
+
+    @property
+    def reduction(self) -> tuple[int, ...]:
+        """Extents of the reduction axes."""
+        return tuple(e for k, e in zip(self.kinds, self.extents, strict=True) if k == "R")
+
+
+_KINDS = {0: "S", 2: "R"}
+
+
+def new_schedule(func: PrimFunc) -> Schedule:
+    """Open ``func`` for scheduling, under the name ``main``."""
+    return Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+
+
+def blocks(sch: Schedule) -> list[Block]:
+    """All blocks under the root in program order; [] when the function has an odd form."""
+    try:
+        handles = sch.get_child_blocks(sch.get_sblock("root"))
+    except tvm.TVMError:
+        return []
+    return [read_block(sch, rv) for rv in handles]
+
+
+def read_block(sch: Schedule, rv: Any) -> Block:
+    """Facts of one block as it stands in the schedule."""
+    stmt = sch.get(rv)
+    kinds = "".join(_KINDS.get(int(v.iter_type), "O") for v in stmt.iter_vars)
+    extents = tuple(as_int(v.dom.extent) for v in stmt.iter_vars)
+    notes = {str(k): v for k, v in stmt.annotations.items()}
+    return Block(rv, str(stmt.name_hint), kinds, extents, str(notes.get(FAMILY, "")), notes)
+
+
+def as_int(expr: Any) -> int:
+    """Value of a constant extent; -1 for a symbolic one."""
+    value = getattr(expr, "value", None)
+    return int(value) if value is not None else -1
+
+
+def find_family(found: Sequence[Block], family: str) -> Block | None:
+    """The one block of ``family``; None when there is none or more than one."""
+    mine = [b for b in found if b.family == family]
+    return mine[0] if len(mine) == 1 else None
+
+
+def detach_output(sch: Schedule, anchor: Any) -> Any:
+    """Inline every block behind ``anchor`` into the last one and return that one.
+
+    A kernel without an epilogue gets a copy block, so that the anchor always accumulates in a
+    buffer of its own, which can then live in registers.
+    """
+    last = _last_consumer(sch, anchor)
+    if last is None:
+        return sch.cache_write(anchor, 0, "global")
+    return last
+
+
+def _last_consumer(sch: Schedule, anchor: Any) -> Any | None:
+    while True:
+        users = sch.get_consumers(anchor)
+        if not users:
+            return None
+        user = users[0]
+        while True:
+            following = sch.get_consumers(user)
+            if not following:
+                return user
+            sch.compute_inline(user)
+            user = following[0]
+
+
+def inline_producers(sch: Schedule, anchor: Any, keep: Iterable[str]) -> None:
+    """Inline the blocks in front of ``anchor`` except those whose names are in ``keep``."""
+    for producer in sch.get_producers(anchor):
+        if str(sch.get(producer).name_hint) not in keep:
+            inline_producers(sch, producer, keep)
+            sch.compute_inline(producer)
+
+
+def divisors(n: int, at_most: int | None = None) -> list[int]:
+    """Divisors of ``n`` in ascending order, up to ``at_most``."""
+    bound = n if at_most is None else min(n, at_most)
+    return [d for d in range(1, bound + 1) if n % d == 0]
+
+
+def pick(sch: Schedule, candidates: Sequence[int], default: int, tunable: bool) -> Any:
+    """Record a decision in the trace: free when ``tunable``, else fixed to ``default``."""
+    names = list(candidates)
+    chosen = None if tunable else names.index(default)
+    even = [1.0 / len(names)] * len(names)
+    return sch.sample_categorical(names, even, decision=chosen)
+
+
+def imbalance(tasks: int, cores: int) -> float:
+    """Slow-down of ``tasks`` equal pieces on ``cores`` against a perfect split, ≥ 1."""
+    return math.ceil(tasks / cores) * cores / tasks
+
+
+def pad_parallel(sch: Schedule, block: Any, lanes: int) -> None:
+    """Schedule an injective copy block: outer axes parallel, innermost axis vectorised."""
+    loops = sch.get_loops(block)
+    *outer, inner = loops
+    if not outer:
+        split_vector(sch, inner, lanes, parallel=True)
+        return
+    split_vector(sch, inner, lanes, parallel=False)
+    sch.parallel(sch.fuse(*outer[: max(1, len(outer) - 1)]))
+
+
+def vector_width(extent: int, lanes: int) -> int:
+    """Widest power of two up to ``lanes`` that divides ``extent``."""
+    width = lanes
+    while width > 1 and extent % width:
+        width //= 2
+    return width
+
+
+def loop_extent(sch: Schedule, loop: Any) -> int:
+    """Extent of a loop; -1 for a symbolic one."""
+    return as_int(sch.get(loop).extent)
+
+
+def depth_in(sch: Schedule, block: Any, loop: Any) -> int:
+    """How many loops of ``block`` stand at or outside ``loop``."""
+    wanted = sch.get(loop)
+    for depth, mine in enumerate(sch.get_loops(block)):
+        if sch.get(mine).same_as(wanted):
+            return depth + 1
+    raise ValueError(f"loop {wanted.loop_var} is not around block {sch.get(block).name_hint}")
+
+
+def depth_of(sch: Schedule, block: Any, loop: Any) -> int:
+    """How many loops a block will be under once computed at ``loop`` of its consumer."""
+    return depth_in(sch, sch.get_consumers(block)[0], loop)
+
+
+def split_vector(sch: Schedule, loop: Any, lanes: int, *, parallel: bool) -> None:
+    """Vectorise ``loop`` by the widest power of two ≤ ``lanes`` that divides its extent."""
+    width = vector_width(loop_extent(sch, loop), lanes)
+    if width == 1:
+        if parallel:
+            sch.parallel(loop)
+        return
+    outer, inner = sch.split(loop, [None, width])
+    sch.vectorize(inner)
+    if parallel:
+        sch.parallel(outer)

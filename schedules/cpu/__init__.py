@@ -1,0 +1,18 @@
+"""CPU templates in order of priority; the last one always applies."""
+
+from tvmfuse.schedules.base import Template
+from tvmfuse.schedules.cpu.contraction import ContractionTemplate
+from tvmfuse.schedules.cpu.fallback import FallbackTemplate
+from tvmfuse.schedules.cpu.injective import InjectiveTemplate
+from tvmfuse.schedules.cpu.outer_reduction import OuterReductionTemplate
+from tvmfuse.schedules.cpu.row_reduction import RowReductionTemplate
+from tvmfuse.schedules.cpu.winograd import WinogradTemplate
+
+TEMPLATES: tuple[Template, ...] = (
+    ContractionTemplate(),
+    WinogradTemplate(),
+    OuterReductionTemplate(),
+    RowReductionTemplate(),
+    InjectiveTemplate(),
+    FallbackTemplate(),
+)

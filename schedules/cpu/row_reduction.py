@@ -1,0 +1,87 @@
+"""Chains of reductions along the innermost axis: softmax, layer norm, mean over the last axis.
+
+All blocks of the chain are computed row by row, rows in parallel; sums run in vector partials.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm.s_tir import Schedule
+from tvm.tirx import PrimFunc
+
+from tvmfuse.hardware import Hardware
+from tvmfuse.schedules import base
+
+
+class RowReductionTemplate:
+    """See the module docstring."""
+
+    name = "cpu.row_reduction"
+
+    def apply(self, func: PrimFunc, hardware: Hardware, tunable: bool) -> list[Schedule] | None:
+        """See :class:`tvmfuse.schedules.base.Template`."""
+        found = base.blocks(base.new_schedule(func))
+        reductions = [b for b in found if "R" in b.kinds]
+        if not reductions or any(-1 in b.extents for b in found):
+            return None
+        if any(b.kinds.lstrip("S").strip("R") for b in reductions):
+            return None  # reduced axes must be the innermost ones
+        rows = {b.spatial for b in reductions}
+        if len(rows) != 1 or len(found[-1].spatial) < len(rows.pop()):
+            return None
+        return [_schedule(func, hardware)]
+
+
+def _schedule(func: PrimFunc, hardware: Hardware) -> Schedule:
+    sch = base.new_schedule(func)
+    found = base.blocks(sch)
+    n_rows = len(next(b for b in found if "R" in b.kinds).spatial)
+    for block in found:
+        if "R" in block.kinds:
+            _vector_partials(sch, block, hardware.lanes())
+    blocks = [b.rv for b in base.blocks(sch)]
+    out = blocks[-1]
+    loops = sch.get_loops(out)
+    row = sch.fuse(*loops[:n_rows]) if n_rows else sch.add_unit_loop(loops[0])
+    sch.parallel(row)
+    for block in reversed(blocks[:-1]):
+        sch.compute_at(block, row, preserve_unit_loops=True)
+    for block in blocks:
+        _vectorize_inner(sch, block, row, hardware.lanes())
+    return sch
+
+
+def _vector_partials(sch: Schedule, block: base.Block, lanes: int) -> None:
+    """Split the reduction into ``lanes`` independent partial results, reduced at the end."""
+    loops = sch.get_loops(block.rv)[-len(block.reduction) :]
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    width = base.vector_width(math.prod(block.reduction), lanes)
+    if width == 1 or math.prod(block.reduction) == width:
+        return
+    _, inner = sch.split(fused, [None, width])
+    sch.rfactor(inner, len(block.spatial))
+
+
+def _vectorize_inner(sch: Schedule, block: Any, row: Any, lanes: int) -> None:
+    depth = base.depth_in(sch, block, row)
+    loops = sch.get_loops(block)[depth:]
+    kinds = base.read_block(sch, block).kinds
+    if not loops or "S" not in kinds:
+        return
+    if kinds[-1] == "R":
+        _vectorize_partial(sch, block, loops, kinds)
+        return
+    base.split_vector(sch, loops[-1], lanes, parallel=False)
+
+
+def _vectorize_partial(sch: Schedule, block: Any, loops: list[Any], kinds: str) -> None:
+    """Move the spatial partial axis of an rfactor block inside its reduction and vectorise it."""
+    n_reduce = kinds.count("R")
+    spatial, reduce_loops = loops[:-n_reduce], loops[-n_reduce:]
+    if not spatial or base.loop_extent(sch, spatial[-1]) == 1:
+        return
+    sch.reorder(*reduce_loops, spatial[-1])
+    sch.decompose_reduction(block, reduce_loops[0])
+    sch.vectorize(spatial[-1])

@@ -1,0 +1,61 @@
+"""Variants: the algorithms that can compute one anchor, each with its own weight layout.
+
+A variant is what the planner's module is specialised to before scheduling: it brings the
+computation as a tensor expression over packed weights and the NumPy function that packs them, so
+that nothing is transformed at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import te, tirx
+from tvm.tirx import PrimFunc
+
+from tvmfuse.schedules.anchor import Anchor
+
+OUT_ELEMWISE_FUSABLE = 4  # TVM's OpPatternKind of a convolution
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One algorithm for one anchor.
+
+    Parameters
+    ----------
+    name
+        Short name for logs and reports, e.g. ``"winograd4"``.
+    anchor
+        The operator it computes.
+    input_shape, weight_shape
+        Shapes of the activation and of the packed weight.
+    compute
+        ``compute(x, w) -> y`` over TE tensors.
+    pack
+        Packs the logical weight (OHWI, or [K, O]) into ``weight_shape``.
+    rtol
+        Largest error against the definition in float64, relative to the output's largest
+        magnitude, that a correct implementation can show.
+    """
+
+    name: str
+    anchor: Anchor
+    input_shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+    compute: Callable[[te.Tensor, te.Tensor], te.Tensor]
+    pack: Callable[[np.ndarray], np.ndarray]
+    rtol: float
+
+    def prim_func(self) -> PrimFunc:
+        """Build the unscheduled kernel ``(x, w, y)``."""
+        x = te.placeholder(self.input_shape, self.anchor.dtype, name="x")
+        w = te.placeholder(self.weight_shape, self.anchor.dtype, name="w")
+        func = te.create_prim_func([x, w, self.compute(x, w)], index_dtype_override="int64")
+        return func.with_attr("op_pattern", OUT_ELEMWISE_FUSABLE).with_attr("tirx.noalias", True)
+
+
+def zero(dtype: str) -> tirx.PrimExpr:
+    """The additive identity of ``dtype``."""
+    return tirx.const(0, dtype)

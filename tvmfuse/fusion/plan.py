@@ -1,0 +1,51 @@
+"""Groups and plans: which operators become one kernel, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+CATEGORIES = ("vertical", "horizontal", "diagonal", "compound")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The operators that become one kernel.
+
+    Parameters
+    ----------
+    members
+        Names of the bindings in ``main``, in order; the last one is the group's output.
+    ops
+        What each member computes, e.g. ``("conv2d", "add", "relu")``.
+    category
+        One of :data:`CATEGORIES`; empty for a group of one.
+    rule
+        The equation of the rule that proposed the group; empty for a group of one.
+    """
+
+    members: tuple[str, ...]
+    ops: tuple[str, ...]
+    category: str = ""
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A fusion that was considered and not taken."""
+
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The ordered groups of one workload for one target, with every refusal kept."""
+
+    groups: tuple[Group, ...]
+    refused: tuple[Refusal, ...] = field(default=())
+
+    def counts(self) -> dict[str, int]:
+        """Groups of each category."""
+        found = Counter(g.category for g in self.groups if g.category)
+        return {category: found.get(category, 0) for category in CATEGORIES}
