@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import tvm
 from tvm import te
+from tvm.s_tir import Schedule
+
 from tvmfuse.hardware.record import Hardware
+from tvmfuse.tuning.search import Templates
+from tvmfuse.tuning.task import as_main
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +48,37 @@ def matmul(m: int = 16, n: int = 32, k: int = 16) -> Any:
 def matmul_maker() -> Any:
     """The function ``matmul``."""
     return matmul
+
+
+def _template(tunable: bool) -> Any:
+    """A stand-in for the schedule templates: a matmul with two register tile choices."""
+
+    def apply(func: Any, hardware: Hardware) -> Any:
+        schedule = Schedule(as_main(func))
+        c, d = schedule.get_sblock("c"), schedule.get_sblock("d")
+        tiles: list[Any] = [2, 8]
+        if tunable:
+            tiles = [
+                schedule.sample_categorical(options, [1 / len(options)] * len(options), decision=0)
+                for options in ([2, 4, 8], [4, 8, 16])
+            ]
+        i, j = schedule.get_loops(d)
+        i0, i1 = schedule.split(i, [None, tiles[0]])
+        j0, j1 = schedule.split(j, [None, tiles[1]])
+        schedule.reorder(i0, j0, i1, j1)
+        schedule.parallel(i0)
+        schedule.compute_at(c, j0)
+        _, _, ci, cj, k = schedule.get_loops(c)
+        schedule.reorder(k, ci, cj)
+        schedule.vectorize(cj)
+        schedule.vectorize(j1)
+        schedule.decompose_reduction(c, k)
+        return [schedule] if tunable else schedule
+
+    return apply
+
+
+@pytest.fixture(scope="session")
+def templates() -> Templates:
+    """Stand-in templates for ``matmul``."""
+    return Templates(_template(False), _template(True))

@@ -11,6 +11,7 @@ import pytest
 import tvm
 from tvm import te
 from tvm.script import tirx as T
+
 from tvmfuse.errors import MeasureError
 from tvmfuse.tuning import kernel
 from tvmfuse.tuning.measure import Failure, LocalMeasurer, Measured
@@ -200,7 +201,7 @@ def test_child_that_never_starts_is_an_error_with_its_last_words(machine, monkey
     monkeypatch.setattr("tvmfuse.tuning.measure._RUN", "raise SystemExit('no luck today')")
     measurer = LocalMeasurer(machine)
     measurer.register("plus", _copy_plus_one())
-    with pytest.raises(MeasureError, match="3 times in a row.*no luck today"):
+    with pytest.raises(MeasureError, match=r"3 times in a row.*no luck today"):
         list(measurer.measure("plus", [_copy_plus_one()]))
 
 

@@ -112,7 +112,7 @@ class Arguments:
         crc = 0
         for array in self._sets[0]:
             if not array.spec.is_output:
-                crc = zlib.crc32(array.raw, crc)
+                crc = zlib.crc32(array.raw.data, crc)
         return crc
 
 

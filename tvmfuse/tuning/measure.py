@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,9 +25,7 @@ KINDS = ("instantiate", "build", "timeout", "run", "wrong_answer", "unknown")
 _START_S, _REFERENCE_S = 120.0, 60.0
 _MAX_DEATHS = 3
 _DRIFT = 0.05
-_RUN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from tvmfuse.tuning.child import main; main()"
-)
+_RUN = "import sys; sys.path.insert(0, sys.argv[1]); from tvmfuse.tuning.child import main; main()"
 
 
 @dataclass(frozen=True)
@@ -123,6 +121,7 @@ class LocalMeasurer:
         self._known_to_child: set[str] = set()
         self._child: subprocess.Popen[bytes] | None = None
         self._stderr: Any = None
+        self._best_s: float | None = None
         self._deaths = 0
         self._since_sentinel = 0
         self._sentinel_s = 0.0
@@ -167,18 +166,20 @@ class LocalMeasurer:
         MeasureError
             The child dies again and again without a candidate to blame.
         """
+        self._best_s = best_s
         contenders: list[int] = []
         for first in range(0, len(modules), self._chunk):
             chunk = range(first, min(first + self._chunk, len(modules)))
-            for index, result in self._measure_chunk(key, modules, chunk, lambda: best_s):
+            for index, result in self._measure_chunk(key, modules, chunk):
                 yield index, result
                 if isinstance(result, Measured):
-                    if best_s is None or result.seconds < 1.05 * best_s:
+                    best_s = self._best_s or result.seconds
+                    if result.seconds < 1.05 * best_s:
                         contenders.append(index)
-                    best_s = min(result.seconds, best_s or result.seconds)
+                    self._best_s = min(result.seconds, best_s)
             self._since_sentinel += len(chunk)
             if self._since_sentinel >= self._every and self._drifted():
-                yield from self._measure_chunk(key, modules, contenders, lambda: None)
+                yield from self._measure_chunk(key, modules, contenders)
                 contenders = []
 
     def close(self) -> None:
@@ -207,11 +208,7 @@ class LocalMeasurer:
         return drifted
 
     def _measure_chunk(
-        self,
-        key: str,
-        modules: Sequence[Any],
-        indices: Sequence[int],
-        best_s: Callable[[], float | None],
+        self, key: str, modules: Sequence[Any], indices: Sequence[int]
     ) -> Iterator[tuple[int, Result]]:
         """Build some modules together, then run them one by one.
 
@@ -230,7 +227,7 @@ class LocalMeasurer:
                 if self._child is None:  # the one before took the others' code along
                     left = part[position:] + left
                     break
-                yield index, answer or self._run(key, position, best_s())
+                yield index, answer or self._run(key, position)
 
     def _build(self, key: str, modules: list[Any]) -> list[Failure | None] | None:
         """One answer a module; None if the child died of one of several."""
@@ -245,8 +242,8 @@ class LocalMeasurer:
             return [self._counted(answer)]
         return [a and self._failed(a.kind, a.detail) for a in answer]
 
-    def _run(self, key: str, position: int, best_s: float | None) -> Result:
-        answer = self._ask_about_candidate(wire.Measure(key, position, best_s), key, "run")
+    def _run(self, key: str, position: int) -> Result:
+        answer = self._ask_about_candidate(wire.Measure(key, position, self._best_s), key, "run")
         if isinstance(answer, Failure):
             return self._counted(answer)
         if isinstance(answer, wire.Failed):
@@ -320,7 +317,7 @@ class LocalMeasurer:
 
     def _start(self) -> None:
         package_root = str(Path(__file__).resolve().parents[2])
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
         self._child = subprocess.Popen(
             [sys.executable, "-c", _RUN, package_root],
             stdin=subprocess.PIPE,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm.s_tir import analysis
-from tvm.s_tir.meta_schedule.utils import shash2hex
+
+from tvmfuse.database import task_hash
 
 
 @dataclass(frozen=True)
@@ -90,27 +92,31 @@ def make_task(
         module=module,
         weight=weight,
         flops=count_flops(module),
-        key=structural_key(module),
+        key=task_hash(module),
         variants=tuple(as_main(v) for v in variants),
         tolerances=tolerances,
     )
 
 
 def as_main(func: Any) -> Any:
-    """Wrap a PrimFunc, or the only PrimFunc of a module, as ``main``."""
+    """Wrap a copy of a PrimFunc, or of the only PrimFunc of a module, as ``main``."""
     if isinstance(func, tvm.IRModule):
         functions = [f for f in func.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
         if len(functions) != 1:
             raise ValueError(f"a task module holds one PrimFunc, this one has {len(functions)}")
         func = functions[0]
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return private_copy(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+
+
+def private_copy(module: Any) -> Any:
+    """Copy a module so deeply that scheduling cannot reach the original.
+
+    ``func.with_attr(...)`` shares the body with ``func``, and a ``Schedule`` that is the only
+    owner of the new function rewrites that body in place (TVM 0.27).
+    """
+    return pickle.loads(pickle.dumps(module))
 
 
 def count_flops(module: Any) -> float:
     """Operations of one call, as TVM's analysis counts them."""
     return float(analysis.estimate_tir_flops(module))
-
-
-def structural_key(module: Any) -> str:
-    """Structural hash of a module as 16 hex digits without prefix."""
-    return str(shash2hex(module)).removeprefix("0x")

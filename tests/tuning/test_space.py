@@ -1,0 +1,90 @@
+"""The space holds templates and rules side by side, and mutation reaches both."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import tvm
+import tvm_ffi
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from tvmfuse.tuning import space
+from tvmfuse.tuning.task import as_main
+
+
+def test_space_is_templates_then_rules(machine, matmul, templates):
+    spaces, trouble = space.design_spaces(as_main(matmul()), machine, templates.space)
+    assert trouble == ""
+    kinds = [{inst.kind.name for inst in s.trace.insts} for s in spaces]
+    assert "SamplePerfectTile" not in kinds[0] and "SampleCategorical" in kinds[0]
+    assert any("SamplePerfectTile" in k for k in kinds[1:])
+
+
+def test_broken_template_leaves_the_rules_and_says_so(machine, matmul):
+    def broken(func, hardware):
+        raise RuntimeError("no idea")
+
+    spaces, trouble = space.design_spaces(as_main(matmul()), machine, broken)
+    assert spaces and "templates" in trouble and "no idea" in trouble
+
+
+def test_postprocs_do_not_touch_template_schedules(machine, matmul, templates):
+    (schedule,) = templates.space(matmul(), machine)
+    before = schedule.mod
+    context = space.make_context(as_main(matmul()), machine, 0, 8, 1)
+    assert all(p.apply(schedule) for p in context.space_generator.postprocs)
+    assert tvm_ffi.structural_equal(before, schedule.mod)
+
+
+def test_mutate_categorical_changes_one_decision_to_another(machine, matmul, templates):
+    (schedule,) = templates.space(matmul(), machine)
+    trace = schedule.trace
+    old = {str(i.outputs[0]): int(d) for i, d in trace.decisions.items()}
+    mutated = space.MutateCategorical(1).apply(trace)
+    new = {str(i.outputs[0]): int(d) for i, d in mutated.decisions.items()}
+    assert sum(a != b for a, b in zip(old.values(), new.values(), strict=True)) == 1
+    again = Schedule(as_main(matmul()))
+    mutated.apply_to_schedule(again, remove_postproc=False)
+    assert not tvm_ffi.structural_equal(again.mod, schedule.mod)
+
+
+def test_mutate_categorical_refuses_a_trace_without_choice(matmul):
+    assert space.MutateCategorical(1).apply(Schedule(as_main(matmul())).trace) is None
+
+
+def test_search_draws_from_templates_and_rules(machine, matmul, templates):
+    module = as_main(matmul())
+    spaces, _ = space.design_spaces(module, machine, templates.space)
+    context = space.make_context(module, machine, 3, 32, 2)
+    database = ms.database.MemoryDatabase()
+    context.pre_tuning(1000, 16, spaces, database, ms.cost_model.RandomModel())
+    candidates = context.generate_measure_candidates()
+    tiled = [any(i.kind.name == "SamplePerfectTile" for i in c.sch.trace.insts) for c in candidates]
+    assert any(tiled) and not all(tiled)
+
+
+@pytest.mark.parametrize("module", ["torch", "tvm.s_tir.tensor_intrin"])
+def test_making_a_context_does_not_import(module):
+    code = f"""
+import sys
+sys.modules["torch"] = None
+import tvm
+from tvm import te
+from tvmfuse.hardware.record import Hardware
+from tvmfuse.tuning.space import make_context
+from tvmfuse.tuning.task import as_main
+a = te.placeholder((8,), name="a")
+m = as_main(te.create_prim_func([a, te.compute((8,), lambda i: a[i] * a[i], name="b")]))
+h = Hardware("llvm", "k", "llvm", {{"kind": "llvm", "num-cores": 1}}, (), 1, 32, 16, 1, 1, 1)
+make_context(m, h, 0, 8, 1)
+assert not sys.modules.get({module!r})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_target_is_that_of_the_record(machine):
+    assert space.target_of(machine).kind.name == "llvm"
+    assert isinstance(space.target_of(machine), tvm.target.Target)
