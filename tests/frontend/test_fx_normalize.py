@@ -60,13 +60,45 @@ def test_computed_negative_indices(assert_matches_eager):
     assert_matches_eager(Lambda(lambda x, i: x[:, i]), X, torch.tensor([-1, 2, -3]))
 
 
-def test_negative_index_put(assert_matches_eager):
-    def put(x, i):
+def assigned(index, *shape):
+    def change(x):
         y = x.clone()
-        y[i, torch.tensor([0]), i - 1] = 0.0
+        y[index] = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
         return y
 
-    assert_matches_eager(Lambda(put), X, torch.tensor([-1]))
+    return change
+
+
+ALL = slice(None)
+PICK, OTHER, COLUMN = torch.tensor([-1, 0]), torch.tensor([2, -3]), torch.tensor([[1], [0]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[:, PICK, OTHER],
+        lambda x: x[PICK, :, OTHER],
+        lambda x: x[:, COLUMN, OTHER],
+        assigned(PICK),
+        assigned(PICK, 2, 3, 4),
+        assigned((PICK, COLUMN, OTHER), 2, 2),
+        assigned((PICK, OTHER), 2, 4),
+        assigned((COLUMN, OTHER), 2, 2, 4),
+        assigned((ALL, OTHER), 2, 2, 4),
+        assigned((ALL, ALL, PICK), 3, 2),
+        assigned((ALL, PICK, OTHER), 2, 2),
+        assigned((PICK, ALL, OTHER), 2, 3),
+        lambda x: x.index_add(0, torch.tensor([1, 1, 0]), torch.ones(3, 3, 4)),
+        lambda x: x.index_copy(1, OTHER % 3, torch.ones(2, 2, 4)),
+    ],
+)
+def test_advanced_indexing(assert_matches_eager, function):
+    assert_matches_eager(Lambda(function), X)
+
+
+def test_fold_and_unfold(assert_matches_eager):
+    assert_matches_eager(Lambda(lambda x: F.fold(x, (4, 4), 2)), torch.rand(1, 8, 9))
+    assert_matches_eager(Lambda(lambda x: F.unfold(x, 2)), torch.rand(1, 2, 4, 4))
 
 
 def test_zero_rank_does_not_widen(assert_matches_eager):

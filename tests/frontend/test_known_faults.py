@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tvmfuse.errors import ImportModelError, UnsupportedOperatorError
+from tvmfuse.errors import UnsupportedOperatorError
 from tvmfuse.frontend.import_model import import_module
 
 
@@ -25,19 +25,14 @@ def resize(**options):
     return lambda x: F.interpolate(x, size=(4, 4), mode="bilinear", **options)
 
 
-def put(*index):
-    def change(x):
-        y = x.clone()
-        y[index] = 0.0
-        return y
+def masked_put(x):
+    y = x.clone()
+    y[x > 0] = 0.0
+    return y
 
-    return change
-
-
-ONE = torch.tensor([1])
 
 PAIRS = [
-    (put(ONE - 1), put(ONE - 1, ONE, ONE, ONE), "fewer indices"),
+    (lambda x: masked_put(x), lambda x: torch.where(x > 0, 0.0, x), "through a mask"),
     (resize(antialias=True), resize(), "antialias"),
     (
         lambda x: F.avg_pool2d(x, 2, divisor_override=3),
@@ -48,11 +43,6 @@ PAIRS = [
         lambda x: F.max_pool2d(x, 2, return_indices=True),
         lambda x: F.max_pool2d(x, 2),
         "indices",
-    ),
-    (
-        lambda x: x[:, :, torch.tensor([0, 1]), torch.tensor([1, 0])],
-        lambda x: x[:, :, torch.tensor([0, 1])],
-        "outer product",
     ),
     (lambda x: x + torch.randn(x.shape), lambda x: x + torch.ones(x.shape), "random numbers"),
     (lambda x: F.dropout(x, 0.5), lambda x: F.dropout(x, 0.5, training=False), "random numbers"),
@@ -78,11 +68,3 @@ def test_refused_with_place_and_reason(faulty, sound, reason, assert_matches_eag
 def test_half_precision_products_are_refused():
     with pytest.raises(UnsupportedOperatorError, match="float16"):
         import_module(nn.Linear(4, 3).half().eval(), (torch.ones(2, 4).half(),))
-
-
-def test_converter_errors_are_located():
-    def fold(x):
-        return F.fold(x, (4, 4), 2)
-
-    with pytest.raises(ImportModelError, match=r"test_known_faults\.py"):
-        import_module(Lambda(fold).eval(), (torch.ones(1, 8, 9),))

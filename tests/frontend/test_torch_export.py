@@ -107,3 +107,19 @@ def test_dynamic_shapes_are_refused():
     )
     with pytest.raises(ImportModelError, match="dynamic shape"):
         convert(program)
+
+
+def test_converter_errors_are_located(monkeypatch):
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    def failing(self, node):
+        raise ValueError("no such layout")
+
+    class Flipped(nn.Module):
+        def forward(self, x):
+            return x.flip(0)
+
+    monkeypatch.setattr(ExportedProgramImporter, "_flip", failing)
+    program = export_program(Flipped().eval(), (torch.ones(2),))
+    with pytest.raises(ImportModelError, match=r"aten\.flip.*x\.flip\(0\).*no such layout"):
+        convert(program)

@@ -44,7 +44,7 @@ def normalize(program: Any) -> None:
 
 
 def _call(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-    """Insert a call before ``node``; its value is known by running it on fake tensors."""
+    """Insert a call before ``node``; its value is known by running it on fakes."""
     graph = node.graph
     with graph.inserting_before(node):
         made = graph.call_function(target, args, kwargs)
@@ -109,16 +109,73 @@ def _positive_select(program: Any, node: fx.Node) -> None:
         node.args = (source, dim, index + source.meta["val"].shape[dim])  # type: ignore[union-attr,index]
 
 
-def _positive_indices(program: Any, node: fx.Node) -> None:
-    """``x[idx]``: negative entries would read or write outside the buffer."""
-    source, indices = node.args[0], node.args[1]
-    shape = source.meta["val"].shape  # type: ignore[union-attr]
-    fixed: list[Any] = []
-    for dim, index in enumerate(indices):  # type: ignore[arg-type,union-attr]
-        if isinstance(index, fx.Node) and index.meta["val"].dtype != torch.bool:
-            index = _wrap_index(program, node, index, int(shape[dim]))
-        fixed.append(index)
-    node.args = (source, fixed, *node.args[2:])
+def _gather(program: Any, node: fx.Node) -> None:
+    """``x[idx]``: wrap negative entries; name every axis where ``:`` is mixed with tensors."""
+    source: Any = node.args[0]
+    shape, indices = _wrapped(program, node)
+    given = [index for index in indices if index is not None]
+    if len(given) > 1 and len(given) < len(indices):
+        indices = list(_explicit_indices(node, shape, indices)[0])
+    node.args = (source, indices)
+
+
+def _scatter(program: Any, node: fx.Node) -> None:
+    """``x[idx] = v``: as one index vector an axis and a vector of values.
+
+    The importer misplaces values wherever ``:`` is written or left out.
+    """
+    source, _, values, *rest = node.args
+    shape, indices = _wrapped(program, node)
+    explicit, full = _explicit_indices(node, shape, indices)
+    flat = [_flatten(node, index, full) for index in explicit]
+    node.args = (source, flat, _flatten(node, values, full), *rest)
+
+
+def _wrapped(program: Any, node: fx.Node) -> tuple[list[int], list[Any]]:
+    shape = [int(extent) for extent in node.args[0].meta["val"].shape]  # type: ignore[union-attr]
+    wrapped = [
+        _wrap_index(program, node, index, shape[axis])
+        if isinstance(index, fx.Node) and index.meta["val"].dtype != torch.bool
+        else index
+        for axis, index in enumerate(node.args[1])  # type: ignore[arg-type]
+    ]
+    return shape, wrapped
+
+
+def _explicit_indices(
+    node: fx.Node, shape: list[int], indices: list[Any]
+) -> tuple[list[fx.Node], list[int]]:
+    """Return one index an axis, all of one rank, and the shape they broadcast to.
+
+    As PyTorch lays it out: the broadcast extents of the tensors stand where the tensors stood,
+    or first if ``:`` separates them.
+    """
+    indices = indices + [None] * (len(shape) - len(indices))
+    at = [axis for axis, index in enumerate(indices) if index is not None]
+    block = list(torch.broadcast_shapes(*(indices[a].meta["val"].shape for a in at)))
+    adjacent = at == list(range(at[0], at[-1] + 1))
+    first = at[0] if adjacent else 0
+    plain = [axis for axis in range(len(shape)) if axis not in at]
+    full = [shape[a] for a in plain[:first]] + block + [shape[a] for a in plain[first:]]
+    device = _device(indices[at[0]])
+    explicit = []
+    for axis, index in enumerate(indices):
+        if index is None:
+            rank = plain.index(axis)
+            place = rank if rank < first else rank + len(block)
+            index = _call(node, _ATEN.arange.default, shape[axis], device=device)
+            view = [shape[axis] if i == place else 1 for i in range(len(full))]
+        else:
+            own = list(index.meta["val"].shape)
+            view = [1] * first + [1] * (len(block) - len(own)) + own
+            view += [1] * (len(full) - len(view))
+        explicit.append(_call(node, _ATEN.view.default, index, view))
+    return explicit, full
+
+
+def _flatten(node: fx.Node, value: Any, shape: list[int]) -> fx.Node:
+    wide = _call(node, _ATEN.expand.default, value, shape)
+    return _call(node, _ATEN.reshape.default, wide, [-1])
 
 
 def _wrap_index(program: Any, node: fx.Node, index: fx.Node, extent: int) -> fx.Node:
@@ -162,7 +219,7 @@ _REWRITES: dict[str, tuple[Rewrite, ...]] = {
     "sub": (_drop_alpha, _promote),
     "rsub": (_drop_alpha, _promote),
     "select": (_positive_select,),
-    "index": (_positive_indices,),
-    "index_put": (_positive_indices,),
+    "index": (_gather,),
+    "index_put": (_scatter,),
     "grid_sampler_2d": (_grid_channels_first,),
 }

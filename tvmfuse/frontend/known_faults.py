@@ -79,23 +79,11 @@ def _indices_used(node: fx.Node) -> str:
     return "would return wrong indices (return_indices=True)" if used else ""
 
 
-def _mixed_index(node: fx.Node) -> str:
-    indices = node.args[1]
-    given = [i for i in indices if i is not None]  # type: ignore[union-attr]
-    if len(given) > 1 and len(given) < len(indices):  # type: ignore[arg-type]
-        return (
-            "mixes ':' with several index tensors, which would be an outer product; index one "
-            "axis at a time, or all of them"
-        )
+def _mask_put(node: fx.Node) -> str:
+    indices = [index for index in node.args[1] if index is not None]  # type: ignore[union-attr]
+    if any(index.meta["val"].dtype == torch.bool for index in indices):
+        return "writes through a mask; use torch.where(mask, value, x)"
     return ""
-
-
-def _partial_put(node: fx.Node) -> str:
-    rank = node.args[0].meta["val"].ndim  # type: ignore[union-attr]
-    given = [i for i in node.args[1] if i is not None]  # type: ignore[union-attr]
-    if len(given) == rank:
-        return ""
-    return f"writes with fewer indices ({len(given)}) than axes ({rank}); index every axis"
 
 
 def _accumulate_type(node: fx.Node) -> str:
@@ -117,8 +105,7 @@ _FAULTS: dict[str, tuple[Check, ...]] = {
     "avg_pool3d": (_divisor,),
     "max_pool2d_with_indices": (_indices_used,),
     "max_pool3d_with_indices": (_indices_used,),
-    "index": (_mixed_index,),
-    "index_put": (_partial_put,),
+    "index_put": (_mask_put,),
     "cumprod": (_accumulate_type,),
     "prod": (_accumulate_type,),
 }
