@@ -104,9 +104,10 @@ def _device(node: fx.Node) -> torch.device:
 
 def _positive_select(program: Any, node: fx.Node) -> None:
     """``select(x, dim, -1)``: the importer would read before the buffer."""
+    source: Any
     source, dim, index = node.args
     if isinstance(index, int) and index < 0:
-        node.args = (source, dim, index + source.meta["val"].shape[dim])  # type: ignore[union-attr,index]
+        node.args = (source, dim, index + source.meta["val"].shape[dim])
 
 
 def _gather(program: Any, node: fx.Node) -> None:
