@@ -12,10 +12,15 @@ from tvmfuse.schedules.cpu import TEMPLATES as CPU_TEMPLATES
 TEMPLATES = {"llvm": CPU_TEMPLATES}
 
 
-def default_schedule(func: PrimFunc, hardware: Hardware) -> tuple[Schedule, str]:
+def schedule_by_template(func: PrimFunc, hardware: Hardware) -> tuple[Schedule, str]:
     """Schedule ``func`` without measuring; returns the schedule and the template's name."""
-    found = _first(func, hardware, tunable=False)
-    return found[0][0], found[1]
+    schedules, name = _first(func, hardware, tunable=False)
+    return schedules[0], name
+
+
+def default_schedule(func: PrimFunc, hardware: Hardware) -> Schedule:
+    """Schedule ``func`` without measuring: the best by the templates' models."""
+    return schedule_by_template(func, hardware)[0]
 
 
 def space(func: PrimFunc, hardware: Hardware) -> list[Schedule]:

@@ -40,13 +40,13 @@ class Conv2d:
     dtype: str
 
     @property
-    def OH(self) -> int:  # noqa: N802
+    def OH(self) -> int:
         """Output height."""
         reach = (self.KH - 1) * self.dilation[0] + 1
         return (self.H + self.pad[0] + self.pad[2] - reach) // self.stride[0] + 1
 
     @property
-    def OW(self) -> int:  # noqa: N802
+    def OW(self) -> int:
         """Output width."""
         reach = (self.KW - 1) * self.dilation[1] + 1
         return (self.W + self.pad[1] + self.pad[3] - reach) // self.stride[1] + 1

@@ -28,9 +28,7 @@ class Template(Protocol):
 
     name: str
 
-    def apply(
-        self, func: PrimFunc, hardware: Hardware, tunable: bool
-    ) -> list[Schedule] | None: ...
+    def apply(self, func: PrimFunc, hardware: Hardware, tunable: bool) -> list[Schedule] | None: ...
 
 
 @dataclass(frozen=True)

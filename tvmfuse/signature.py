@@ -89,7 +89,8 @@ def flatten(tree: dict[str, Any], value: Any) -> list[Any]:
         return []
     if kind == "dict":
         if not isinstance(value, dict) or set(value) != set(body):
-            raise ValueError(f"expected a dict with the keys {sorted(body)}, got {_shape_of(value)}")
+            want = f"a dict with the keys {sorted(body)}"
+            raise ValueError(f"expected {want}, got {_shape_of(value)}")
         return [leaf for key, sub in body.items() for leaf in flatten(sub, value[key])]
     if not isinstance(value, (tuple, list)) or len(value) != len(body):
         raise ValueError(f"expected a {kind} of {len(body)}, got {_shape_of(value)}")

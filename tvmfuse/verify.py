@@ -8,6 +8,8 @@ nor the other way round.
 from __future__ import annotations
 
 import copy
+import statistics
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -155,6 +157,40 @@ def verify(model: Callable[..., Any], workload: Workload, seed: int = 0) -> Veri
     assert first is not None
     kinds["repeated"] = _repeated(model, workload.signature, *first)
     return VerifyReport({"model": kinds}, said)
+
+
+def eager_ms(workload: Workload, threads: int, seconds: float = 1.0) -> float:
+    """Time the reference in eager PyTorch.
+
+    Parameters
+    ----------
+    workload
+        Gives the reference and its inputs.
+    threads
+        Threads that PyTorch may use, restored afterwards.
+    seconds
+        How long to call it, at least three calls after a warm-up.
+
+    Returns
+    -------
+    float
+        Median milliseconds a call.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    times_ms: list[float] = []
+    try:
+        with torch.no_grad():
+            workload.reference(*_copies(workload.example_inputs))
+            begin = time.perf_counter()
+            while len(times_ms) < 3 or time.perf_counter() - begin < seconds:
+                inputs = _copies(workload.example_inputs)
+                start = time.perf_counter()
+                workload.reference(*inputs)
+                times_ms.append((time.perf_counter() - start) * 1e3)
+    finally:
+        torch.set_num_threads(before)
+    return statistics.median(times_ms)
 
 
 def edge_inputs(example_inputs: tuple[Any, ...], seed: int) -> dict[str, tuple[Any, ...]]:

@@ -11,7 +11,6 @@ packed, so the inner loop has no bounds checks on any shape.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -215,9 +214,7 @@ class ContractionTemplate:
 def _extents(anchor: base.Block) -> Extents:
     lanes = int(anchor.annotations[base.LANES])
     *lead, columns, channels = anchor.spatial
-    return Extents(
-        math.prod(lead), columns, channels // lanes, lanes, math.prod(anchor.reduction)
-    )
+    return Extents(math.prod(lead), columns, channels // lanes, lanes, math.prod(anchor.reduction))
 
 
 def structures(e: Extents, hardware: Hardware) -> list[Tiling]:
@@ -294,9 +291,7 @@ def _refill_cycles(t: Tiling, e: Extents, hardware: Hardware, pieces: int) -> fl
     return pieces * max(l2, far) / hardware.cores * 0.25  # mostly hidden behind the FMAs
 
 
-def _schedule(
-    func: PrimFunc, t: Tiling, e: Extents, hardware: Hardware, tunable: bool
-) -> Schedule:
+def _schedule(func: PrimFunc, t: Tiling, e: Extents, hardware: Hardware, tunable: bool) -> Schedule:
     sch = base.new_schedule(func)
     found = base.blocks(sch)
     anchor_block = base.find_family(found, FAMILY)
@@ -353,5 +348,3 @@ def _tile_anchor(sch: Schedule, anchor: Any, tile_loop: Any, t: Tiling, lanes: i
     sch.vectorize(o_l)
     sch.set_scope(anchor, 0, "local")
     sch.decompose_reduction(anchor, reduce_loops[0])
-
-

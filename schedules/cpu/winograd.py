@@ -131,9 +131,7 @@ def winograd(conv: Conv2d, m: int, hardware: Hardware) -> Variant:
     return Variant(f"winograd{m}", conv, shape, packed, compute, pack, RTOL[m])
 
 
-def _compute(
-    conv: Conv2d, g: Grid, lanes: int
-) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
+def _compute(conv: Conv2d, g: Grid, lanes: int) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
     m, a, per_image = g.m, g.a, g.rows * g.columns
 
     def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
@@ -141,9 +139,7 @@ def _compute(
             n = p // per_image
             row = p // g.columns % g.rows * m + i - conv.pad[0]
             col = p % g.columns * m + j - conv.pad[1]
-            inside = tirx.all(
-                n < conv.N, row >= 0, row < conv.H, col >= 0, col < conv.W
-            )
+            inside = tirx.all(n < conv.N, row >= 0, row < conv.H, col >= 0, col < conv.W)
             return tirx.if_then_else(inside, x[n, row, col, c], zero(conv.dtype))
 
         d = te.compute((g.tiles, a, a, conv.C), load, name="tile")

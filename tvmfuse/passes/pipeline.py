@@ -9,10 +9,11 @@ from tvm import relax
 
 from tvmfuse.fusion.plan import Plan
 from tvmfuse.hardware import Hardware
+from tvmfuse.passes import lower_anchors as anchors
+from tvmfuse.passes import lower_comparisons as comparisons
 from tvmfuse.passes.fold_batch_norm import FoldBatchNorm
 from tvmfuse.passes.fold_constants import FoldConstants
 from tvmfuse.passes.group import group_bindings
-from tvmfuse.passes.lower_anchors import legalize_map
 from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.simplify import Simplify
 from tvmfuse.workload import Workload
@@ -43,7 +44,9 @@ def lower(workload: Workload, hardware: Hardware) -> Workload:
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(["main"]),
         # 3. Kernels: anchors keep their record, views stay views
-        relax.transform.LegalizeOps(legalize_map(hardware)),
+        relax.transform.LegalizeOps(
+            {**comparisons.legalize_map(), **anchors.legalize_map(hardware)}
+        ),
         relax.transform.RewriteDataflowReshape(),
         relax.transform.EliminateCommonSubexpr(),
         NameVariables(),

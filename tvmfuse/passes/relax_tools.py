@@ -32,7 +32,8 @@ def shape_of(expr: Any) -> tuple[int, ...] | None:
     if shape is None or not hasattr(shape, "values"):
         return None
     extents = [getattr(v, "value", None) for v in shape.values]
-    return None if None in extents else tuple(int(v) for v in extents)
+    known = tuple(int(v) for v in extents if v is not None)
+    return known if len(known) == len(extents) else None
 
 
 def dtype_of(expr: Any) -> str:
@@ -62,3 +63,8 @@ def count_uses(func: relax.Function) -> dict[relax.Var, int]:
         relax.analysis.post_order_visit(binding.value, visit)
     relax.analysis.post_order_visit(func.body.body, visit)
     return uses
+
+
+def stock(name: str) -> Any:
+    """TVM's own legalisation of an operator."""
+    return Op.get(name).get_attr("FLegalize")

@@ -156,7 +156,8 @@ def _fused(
     merged = relax.transform.FuseTIR()(_alone(mod, function, anchor, variant))
     calls = [b.value for b in bindings(merged["main"])]
     if len(calls) != 1:
-        raise BuildError(f"a group of {len(bindings(function))} operators left {len(calls)} kernels")
+        count = len(bindings(function))
+        raise BuildError(f"a group of {count} operators left {len(calls)} kernels")
     kernel = merged[calls[0].args[0]]
     for attr in (ATTR, "op_pattern"):
         kernel = kernel.without_attr(attr)

@@ -83,6 +83,50 @@ def save_artifact(
     return sealed
 
 
+def check_destination(directory: str | Path) -> None:
+    """Raise ArtifactError where an artifact may not be written, before any work is spent on it."""
+    final = Path(directory).absolute()
+    _refuse_foreign(final)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _explain(error, final, _SLACK_BYTES) from error
+    if not os.access(final.parent, os.W_OK):
+        raise ArtifactError(f"cannot write the artifact {final}: {final.parent} is not writable")
+
+
+def install_artifact(staged: Path, directory: str | Path) -> Path:
+    """Move a whole artifact from the same file system to its place; raises ArtifactError."""
+    final = Path(directory).absolute()
+    _refuse_foreign(final)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _swap_in(staged, final)
+    except OSError as error:
+        raise _explain(error, final, _size_of(staged)) from error
+    return final
+
+
+def copy_artifact(source: Path, directory: str | Path) -> Path:
+    """Copy a whole artifact; an older one there is replaced when the copy is whole."""
+    final = Path(directory).absolute()
+    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, partial)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise _explain(error, final, _size_of(source)) from error
+    try:
+        return install_artifact(partial, final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def _refuse_foreign(final: Path) -> None:
     """Never overwrite what is not ours; an empty folder is nobody's."""
     if not final.exists() and not final.is_symlink():

@@ -8,28 +8,46 @@ from dataclasses import dataclass, field
 
 PLATEAU_ROUNDS = 3
 PLATEAU_GAIN = 0.01
-VARIANT_REACH = 1.3
+REACH = 1.3
 _SLOWEST_FLOPS = 1e9  # stands in for a kernel that never ran
 _HEADROOM = (0.02, 0.9)
 
 
 @dataclass
-class VariantState:
-    """One algorithm for a task.
+class Arm:
+    """One part of a task's space: our templates or MetaSchedule's rules on one variant.
 
     Parameters
     ----------
+    variant
+        Index in ``task.modules``.
+    rules
+        MetaSchedule's rules rather than our templates. On convolutions they cost ten times as
+        much to search, lose by 10 to 100 %, and therefore get what the templates leave over.
     best_s
-        Its best time in seconds; infinite before the first success.
+        Best time found by this arm, in seconds; infinite before its first success.
     trials
         Candidates measured.
     exhausted
         Its space holds no candidate that was not measured.
+    gains
+        Relative gain of the task in each of this arm's rounds, the latest last.
     """
 
+    variant: int = 0
+    rules: bool = False
     best_s: float = math.inf
     trials: int = 0
     exhausted: bool = False
+    gains: list[float] = field(default_factory=list)
+
+    def finished(self, task_best_s: float) -> bool:
+        """Whether more trials are a waste: out of reach, a plateau, or nothing left to try."""
+        recent = self.gains[-PLATEAU_ROUNDS:]
+        plateau = len(recent) == PLATEAU_ROUNDS and max(recent) < PLATEAU_GAIN
+        tried = self.trials > 0
+        behind = math.isfinite(task_best_s) and self.best_s > REACH * task_best_s
+        return self.exhausted or plateau or (tried and behind)
 
 
 @dataclass
@@ -42,61 +60,57 @@ class TaskState:
         How often the kernel runs in one inference.
     flops
         Operations of one call.
-    variants
-        One state for each algorithm.
+    arms
+        The parts of its space.
     gains
         Relative gain of each round, the latest last.
     """
 
     weight: int
     flops: float
-    variants: list[VariantState]
+    arms: list[Arm]
     gains: list[float] = field(default_factory=list)
 
     @property
     def best_s(self) -> float:
-        """Best time over all variants, in seconds."""
-        return min(v.best_s for v in self.variants)
+        """Best time over all arms, in seconds."""
+        return min(arm.best_s for arm in self.arms)
 
     @property
     def trials(self) -> int:
-        """Trials of all variants."""
-        return sum(v.trials for v in self.variants)
+        """Trials of all arms."""
+        return sum(arm.trials for arm in self.arms)
 
     @property
     def finished(self) -> bool:
-        """Whether more trials are a waste: a plateau, or nothing left to try."""
-        if all(v.exhausted for v in self.contenders()):
-            return True
-        recent = self.gains[-PLATEAU_ROUNDS:]
-        return len(recent) == PLATEAU_ROUNDS and max(recent) < PLATEAU_GAIN
+        """Whether no arm is worth another trial."""
+        return not self.open_arms()
 
-    def contenders(self) -> list[VariantState]:
-        """Variants that are near enough to the best to be searched in."""
-        best = self.best_s
-        if math.isinf(best):
-            return self.variants
-        return [v for v in self.variants if v.best_s <= VARIANT_REACH * best]
+    def open_arms(self) -> list[Arm]:
+        """Arms worth a trial: the templates', and after them the rules' on near variants."""
+        best_s = self.best_s
+        going = [arm for arm in self.arms if not arm.finished(best_s)]
+        near = {a.variant for a in self.arms if not a.best_s > REACH * best_s}
+        return [a for a in going if not a.rules] or [a for a in going if a.variant in near]
 
-    def next_variant(self) -> int:
-        """Index of the contender whose turn it is: the better, the more trials it gets."""
-        best = self.best_s
+    def next_arm(self) -> int:
+        """Index of the open arm whose turn it is: the better, the more trials it gets."""
+        best_s = self.best_s
 
-        def due(variant: VariantState) -> float:
-            handicap = (variant.best_s / best) ** 4 if math.isfinite(best) else 1.0
-            return (variant.trials + 1) * handicap
+        def due(arm: Arm) -> float:
+            known = math.isfinite(best_s) and math.isfinite(arm.best_s)
+            return (arm.trials + 1) * ((arm.best_s / best_s) ** 4 if known else 1.0)
 
-        open_ones = [v for v in self.contenders() if not v.exhausted]
-        chosen = min(open_ones, key=due)
-        return next(i for i, v in enumerate(self.variants) if v is chosen)
+        chosen = min(self.open_arms(), key=due)
+        return next(i for i, arm in enumerate(self.arms) if arm is chosen)
 
-    def note_round(self, before_s: float) -> None:
-        """Record what a round brought, given the best time before it."""
-        now_s = self.best_s
-        if math.isinf(now_s):
-            self.gains.append(0.0)
-        else:
-            self.gains.append(1.0 if math.isinf(before_s) else 1.0 - now_s / before_s)
+    def note_round(self, arm: Arm, before_s: float) -> None:
+        """Record what an arm's round brought, given the task's best time before it."""
+        now_s, gain = self.best_s, 0.0
+        if math.isfinite(now_s):
+            gain = 1.0 if math.isinf(before_s) else 1.0 - now_s / before_s
+        self.gains.append(gain)
+        arm.gains.append(gain)
 
     def total_s(self) -> float:
         """Seconds that the task's calls take in one inference, guessed if it never ran."""

@@ -17,12 +17,13 @@ from tvmfuse.errors import LogError
 from tvmfuse.hardware.record import Hardware
 from tvmfuse.tuning.cost_model import SharedCostModel
 from tvmfuse.tuning.measure import Measured, Result
-from tvmfuse.tuning.space import SpaceFn, design_spaces, make_context, target_of
+from tvmfuse.tuning.space import SpaceFn, make_context, target_of
 from tvmfuse.tuning.task import private_copy
 
 _POPULATION, _GENERATIONS = 40, 2
 _NO_LIMIT = 1 << 30
 _REPLAYS = 12
+_RETRIES = 4
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,22 @@ class Templates:
     """
 
     default: Callable[[Any, Hardware], Any]
-    space: SpaceFn
+    space: Callable[[Any, Hardware], list[Any]]
+
+    def default_of(self, module: Any, hardware: Hardware) -> Any:
+        """Zero-trial schedule of a module; raises what the template raises."""
+        return self.default(private_copy(module)["main"], hardware)
+
+    def space_of(self, module: Any, hardware: Hardware) -> list[Any]:
+        """Spanning schedules of a module; raises what the template raises."""
+        return self.space(private_copy(module)["main"], hardware)
 
 
 def own_templates() -> Templates:
     """The templates of this package."""
     from tvmfuse import schedules
 
-    return Templates(schedules.default_schedule, schedules.space)
+    return Templates(lambda func, hw: schedules.default_schedule(func, hw)[0], schedules.space)
 
 
 class Search:
@@ -57,8 +66,8 @@ class Search:
         Unscheduled, one PrimFunc ``main``.
     hardware
         What to schedule for.
-    templates
-        Where candidates come from, besides MetaSchedule's rules.
+    space
+        Makes the schedules that span the space, see :mod:`tvmfuse.tuning.space`.
     model
         Cost model shared with other searches.
     batch
@@ -68,8 +77,6 @@ class Search:
 
     Attributes
     ----------
-    best_s
-        Best time so far in seconds; infinite before the first success.
     trouble
         What went wrong when the space was made; empty if nothing.
     """
@@ -78,16 +85,14 @@ class Search:
         self,
         module: Any,
         hardware: Hardware,
-        templates: Templates,
+        space: SpaceFn,
         model: SharedCostModel,
         batch: int,
         seed: int,
     ) -> None:
         self.module, self.key = module, task_hash(module)
-        self.best_s = math.inf
         self.trouble = ""
-        self.default_done = False
-        self._hardware, self._templates, self._model = hardware, templates, model
+        self._hardware, self._space, self._model = hardware, space, model
         self._batch, self._seed = batch, seed
         self._args_info = ms.arg_info.ArgInfo.from_prim_func(module["main"])
         self._database = ms.database.MemoryDatabase()
@@ -99,19 +104,14 @@ class Search:
         self._target = target_of(hardware)
 
     def remember(self, records: Sequence[Record]) -> None:
-        """Take over the log's records of this workload, fastest first, before anything else.
+        """Take over the log's records of this workload, before the first batch.
 
-        The best of them seed the population and teach the cost model; none is measured again.
+        They seed the population and teach the cost model; none is measured again.
         """
         self._earlier = list(records)
-        if self._earlier:
-            self.best_s = self._earlier[0].seconds
-            self.default_done = True
 
-    def default(self) -> Any:
-        """Return the zero-trial candidate; raises what the template raises."""
-        self.default_done = True
-        schedule = self._templates.default(private_copy(self.module)["main"], self._hardware)
+    def candidate(self, schedule: Any) -> Any:
+        """Wrap a schedule of this workload, e.g. the zero-trial default, for ``learn``."""
         self._seen.add(_identity(schedule.trace))
         return ms.MeasureCandidate(schedule, self._args_info)
 
@@ -119,27 +119,28 @@ class Search:
         """Return new candidates; an empty list when the space holds no more."""
         if self._context is None and not self._open():
             return []
-        try:
-            found = self._context.generate_measure_candidates() or []
-        except Exception as error:  # a trace that fails under some decisions aborts them all
-            self.trouble = _last_line(error)
-            return self.next_batch() if self._drop_faulty_spaces() else []
-        fresh = [c for c in found if _identity(c.sch.trace) not in self._seen]
-        self._seen.update(_identity(c.sch.trace) for c in fresh)
-        if len(fresh) < len(found):  # the strategy counts what it hands out
-            self._notify(found)
-        return fresh
+        for _ in range(_RETRIES):
+            try:
+                found = self._context.generate_measure_candidates() or []
+            except Exception as error:  # a trace that fails under some decisions aborts them all
+                self.trouble = _last_line(error)
+                return self.next_batch() if self._drop_faulty_spaces() else []
+            self._tell_strategy(found)
+            fresh = [c for c in found if _identity(c.sch.trace) not in self._seen]
+            self._seen.update(_identity(c.sch.trace) for c in fresh)
+            if fresh or not found:
+                return fresh
+        return []
 
     def learn(self, candidates: Sequence[Any], results: Sequence[Result]) -> None:
-        """Take in what measuring gave."""
+        """Take in what measuring gave; a default from before the first batch teaches nothing."""
+        if self._context is None:
+            return
         seconds = [r.seconds if isinstance(r, Measured) else math.inf for r in results]
-        self.best_s = min([self.best_s, *seconds])
         for candidate, time_s in zip(candidates, seconds, strict=True):
             if math.isfinite(time_s):
                 self._database.commit_tuning_record(self._record(candidate, time_s))
-        if self._context is not None:
-            self._model.learn(self._context, candidates, seconds)
-            self._notify(candidates)
+        self._model.learn(self._context, candidates, seconds)
 
     def _record(self, candidate: Any, seconds: float) -> Any:
         return ms.database.TuningRecord(
@@ -152,9 +153,10 @@ class Search:
 
     def _open(self) -> bool:
         if self._spaces is None:
-            self._spaces, self.trouble = design_spaces(
-                self.module, self._hardware, self._templates.space
-            )
+            try:
+                self._spaces = self._space(self.module, self._hardware)
+            except Exception as error:  # the other parts of the space are still there
+                self._spaces, self.trouble = [], _last_line(error)
         if not self._spaces:
             return False
         self._context = make_context(
@@ -189,12 +191,15 @@ class Search:
             except LogError:  # a trace of an older template: it stays in the log, unused here
                 continue
             self._seen.add(_identity(schedule.trace))
+            if not schedule.trace.decisions:
+                continue  # a zero-trial default: nothing in it can be mutated
             candidates.append(ms.MeasureCandidate(schedule, self._args_info))
             seconds.append(old.seconds)
             self._database.commit_tuning_record(self._record(candidates[-1], old.seconds))
         self._model.learn(self._context, candidates, seconds)
 
-    def _notify(self, candidates: Sequence[Any]) -> None:
+    def _tell_strategy(self, candidates: Sequence[Any]) -> None:
+        """The strategy only counts results; it must have counted before it goes on."""
         nothing = ms.runner.RunnerResult([0.0], None)
         self._context.notify_runner_results(list(candidates), [nothing] * len(candidates))
 

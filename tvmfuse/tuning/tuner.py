@@ -13,14 +13,15 @@ from typing import Any, Protocol
 from tvmfuse.database import TaskState as LoggedState
 from tvmfuse.database import TuningLog
 from tvmfuse.hardware.record import Hardware
-from tvmfuse.tuning.allocate import TaskState, VariantState, next_task
+from tvmfuse.tuning.allocate import Arm, TaskState, next_task
 from tvmfuse.tuning.cost_model import SharedCostModel
 from tvmfuse.tuning.interrupt import FirstInterrupt
 from tvmfuse.tuning.measure import Measured, Measurer, Result
 from tvmfuse.tuning.search import Search, Templates, own_templates
+from tvmfuse.tuning.space import rule_spaces
 from tvmfuse.tuning.task import Task
 
-BATCH = 16
+BATCH, RULES_BATCH = 16, 8
 _KEPT_RECORDS = 64
 
 
@@ -183,12 +184,16 @@ def tune(
 
 
 class _Job:
-    """A task with its searches and states."""
+    """A task with its searches, one an arm: of each module the templates, then the rules."""
 
-    def __init__(self, task: Task, searches: list[Search], before: LoggedState | None) -> None:
-        self.task, self.searches = task, searches
+    def __init__(
+        self, task: Task, before: LoggedState | None, make: Callable[[Any, bool], Search]
+    ) -> None:
+        self.task = task
         self.trials_before = before.trials if before is not None else 0
-        self.state = TaskState(task.weight, task.flops, [VariantState() for _ in searches])
+        arms = [Arm(i, rules) for i in range(len(task.modules)) for rules in (False, True)]
+        self.state = TaskState(task.weight, task.flops, arms)
+        self.searches = [make(task.modules[arm.variant], arm.rules) for arm in arms]
 
 
 class _Run:
@@ -222,18 +227,20 @@ class _Run:
         self._skipped = len(tasks) - len(todo)
         self._used_trials, self._used_s = (0, 0.0) if retune else _used([s for _, s in todo])
         model = SharedCostModel(seed)
-        self._jobs = [
-            _Job(
-                task, [Search(m, hardware, templates, model, BATCH, seed) for m in task.modules], s
-            )
-            for task, s in todo
-        ]
+
+        def make(module: Any, rules: bool) -> Search:
+            space = rule_spaces if rules else templates.space_of
+            return Search(module, hardware, space, model, RULES_BATCH if rules else BATCH, seed)
+
+        self._hardware, self._templates = hardware, templates
+        self._jobs = [_Job(task, state, make) for task, state in todo]
 
     def go(self) -> None:
         """Defaults of all tasks, the heaviest first; then rounds until the budget is spent."""
         for job in sorted(self._jobs, key=lambda j: -j.task.weight * j.task.flops):
-            for variant in range(len(job.searches)):
-                self._warm_up(job, variant)
+            for index, arm in enumerate(job.state.arms):
+                if not arm.rules:
+                    self._warm_up(job, index)
         states = [job.state for job in self._jobs]
         while self._may_go_on():
             chosen = next_task(states)
@@ -241,64 +248,65 @@ class _Run:
                 return
             self._round(self._jobs[chosen])
 
-    def _warm_up(self, job: _Job, variant: int) -> None:
+    def _warm_up(self, job: _Job, index: int) -> None:
         """Take over old records, or measure the zero-trial default."""
-        search, module = job.searches[variant], job.task.modules[variant]
-        search.remember(self._log.records(module, _KEPT_RECORDS))
-        job.state.variants[variant].best_s = search.best_s
-        if search.default_done or not self._may_go_on():
+        arm, search = job.state.arms[index], job.searches[index]
+        records = self._log.records(search.module, _KEPT_RECORDS)
+        if records:
+            search.remember(records)
+            arm.best_s = records[0].seconds
+            return
+        if not self._may_go_on():
             return
         try:
-            candidate = search.default()
+            schedule = self._templates.default_of(search.module, self._hardware)
         except Exception as error:  # the search may still find something
             self._warn(f"{job.task.name}: no default schedule: {str(error).strip()[-300:]}")
             return
-        self._measure(job, variant, [candidate])
+        self._measure(job, index, [search.candidate(schedule)])
 
     def _round(self, job: _Job) -> None:
         before_s = job.state.best_s
-        variant = job.state.next_variant()
-        search = job.searches[variant]
+        index = job.state.next_arm()
+        arm, search = job.state.arms[index], job.searches[index]
         candidates = search.next_batch()
         if search.trouble:
             self._warn(f"{job.task.name}: part of the search space is missing: {search.trouble}")
             search.trouble = ""
-        if not candidates:
-            job.state.variants[variant].exhausted = True
-            search.close()
-            return
-        self._measure(job, variant, candidates)
-        job.state.note_round(before_s)
-        if job.state.finished:
-            for one in job.searches:
-                one.close()
+        if candidates:
+            self._measure(job, index, candidates)
+            job.state.note_round(arm, before_s)
+        else:
+            arm.exhausted = True
+        for one, its in zip(job.state.arms, job.searches, strict=True):
+            if one.finished(job.state.best_s):
+                its.close()
 
-    def _measure(self, job: _Job, variant: int, candidates: list[Any]) -> None:
+    def _measure(self, job: _Job, index: int, candidates: list[Any]) -> None:
         """Measure, commit and learn; ends early when the run must stop."""
-        search, state = job.searches[variant], job.state.variants[variant]
-        self._measurer.register(search.key, search.module, job.task.tolerance(variant))
+        arm, search = job.state.arms[index], job.searches[index]
+        self._measurer.register(search.key, search.module, job.task.tolerance(arm.variant))
         if self._budget.trials is not None:
             candidates = candidates[: self._budget.trials - self._used_trials - self._trials]
         best_s = None if math.isinf(job.state.best_s) else job.state.best_s
         results: dict[int, Result] = {}
         modules = [c.sch.mod for c in candidates]
-        for index, result in self._measurer.measure(search.key, modules, best_s):
-            if index not in results:
+        for position, result in self._measurer.measure(search.key, modules, best_s):
+            if position not in results:
                 self._trials += 1
-                state.trials += 1
-            results[index] = result
-            self._take(job, candidates[index], search, result)
-            state.best_s = min(state.best_s, search.best_s)
+                arm.trials += 1
+            results[position] = result
+            self._take(job, arm, candidates[position], search.module, result)
             self._report(job)
             if self._must_stop():
                 break
         done = sorted(results)
         search.learn([candidates[i] for i in done], [results[i] for i in done])
 
-    def _take(self, job: _Job, candidate: Any, search: Search, result: Result) -> None:
+    def _take(self, job: _Job, arm: Arm, candidate: Any, module: Any, result: Result) -> None:
         if isinstance(result, Measured):
-            self._log.commit(search.module, candidate.sch.trace, [result.seconds])
-            search.best_s = min(search.best_s, result.seconds)
+            self._log.commit(module, candidate.sch.trace, [result.seconds])
+            arm.best_s = min(arm.best_s, result.seconds)
             return
         self._failures[result.kind] += 1
         if result.kind in ("wrong_answer", "unknown"):

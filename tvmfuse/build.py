@@ -1,0 +1,195 @@
+"""Build: pick a schedule for every kernel, pack the weights, compile, and write the artifact."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.tirx import PrimFunc
+
+from tvmfuse.database import TuningLog
+from tvmfuse.errors import BuildError
+from tvmfuse.hardware import Hardware
+from tvmfuse.passes.lift_weights import lift_weights
+from tvmfuse.passes.pipeline import to_executable_form
+from tvmfuse.passes.specialize import GroupKernel, specialize
+from tvmfuse.runtime.manifest import Manifest
+from tvmfuse.runtime.write import save_artifact
+from tvmfuse.schedules import default_schedule, schedule_by_template
+from tvmfuse.tuning.task import as_main
+from tvmfuse.workload import Workload
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The schedule of one distinct kernel.
+
+    Parameters
+    ----------
+    variant
+        Index into the group's variants.
+    kernel
+        Scheduled PrimFunc.
+    origin
+        ``"log"`` or the name of the template.
+    seconds
+        Best measured time in the log; None for a template.
+    """
+
+    variant: int
+    kernel: PrimFunc
+    origin: str
+    seconds: float | None
+
+
+def choose_kernels(
+    groups: Iterable[GroupKernel], log: TuningLog | None, hardware: Hardware
+) -> dict[str, Choice]:
+    """Pick for each group the fastest record of any variant, else the model's favourite.
+
+    Raises
+    ------
+    LogError
+        A record does not apply to its own kernel.
+    """
+    chosen: dict[int, tuple[tuple[PrimFunc, ...], Choice]] = {}
+    result = {}
+    for group in groups:
+        known = chosen.get(id(group.kernels))  # equal groups share one tuple of kernels
+        if known is None:
+            known = (group.kernels, _choose(group.kernels, log, hardware))
+            chosen[id(group.kernels)] = known
+        result[group.name] = known[1]
+    return result
+
+
+def _choose(kernels: tuple[PrimFunc, ...], log: TuningLog | None, hardware: Hardware) -> Choice:
+    best = None
+    for index, kernel in enumerate(kernels):
+        module = as_main(kernel)
+        record = log.best(module) if log is not None else None
+        if record is not None and (best is None or record.seconds < best[0].seconds):
+            best = (record, index, module)
+    if best is not None:
+        record, index, module = best
+        return Choice(index, record.schedule(module).mod["main"], "log", record.seconds)
+    schedule, template = schedule_by_template(kernels[0], hardware)
+    return Choice(0, schedule.mod["main"], template, None)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled model that is not on disk yet.
+
+    Parameters
+    ----------
+    executable
+        The compiled Relax VM executable.
+    weights
+        Packed weights in the order of ``main``'s last argument.
+    workload
+        What was compiled.
+    hardware
+        What for.
+    kernels
+        Distinct compiled kernels.
+    calls
+        Kernel launches of one inference.
+    """
+
+    executable: Any
+    weights: tuple[np.ndarray, ...]
+    workload: Workload
+    hardware: Hardware
+    kernels: int
+    calls: int
+
+    def save(self, directory: Path, provenance: dict[str, Any]) -> Manifest:
+        """Write the artifact folder; raises ArtifactError, and then leaves nothing behind."""
+        manifest = Manifest(
+            signature=self.workload.signature,
+            target_key=self.hardware.key,
+            target_json=self.hardware.target_json,
+            features=self.hardware.features,
+            versions={
+                "tvm": metadata.version("apache-tvm"),
+                "tvm_ffi": metadata.version("apache-tvm-ffi"),
+                "tvmfuse": metadata.version("tvmfuse"),
+            },
+            provenance=provenance,
+            kernels=self.kernels,
+        )
+        runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime.so"
+        names = {f"w{i:04d}": array for i, array in enumerate(self.weights)}
+        with tempfile.TemporaryDirectory(prefix="tvmfuse-") as scratch:
+            library = Path(scratch) / "model.so"
+            self._export(library)
+            return save_artifact(
+                directory,
+                library=library,
+                weights=names,
+                manifest=manifest,
+                runtime_library=runtime,
+            )
+
+    def _export(self, library: Path) -> None:
+        try:
+            self.executable.export_library(str(library))
+        except (OSError, RuntimeError) as error:
+            raise BuildError(
+                f"cannot link the compiled kernels into {library.name}: {error}; a C++ compiler "
+                "(g++, or the one that CXX names) is needed where models are compiled"
+            ) from error
+
+
+def build(
+    fused: Workload,
+    groups: list[GroupKernel],
+    choices: dict[str, Choice],
+    hardware: Hardware,
+) -> Artifact:
+    """Compile a fused workload with the chosen kernels.
+
+    Raises
+    ------
+    BuildError
+        TVM cannot compile it; the message holds TVM's own.
+    """
+    module = specialize(
+        fused.module, groups, lambda g: (choices[g.name].variant, choices[g.name].kernel)
+    )
+    module = _schedule_rest(module, choices, hardware)
+    module, weights = lift_weights(module)
+    kernels = sum(isinstance(f, PrimFunc) for f in module.functions.values())
+    target = tvm.target.Target(hardware.target_json)
+    try:
+        with target:
+            lowered = to_executable_form(module)
+        nothing_more = tvm.transform.Sequential([])
+        executable = relax.build(lowered, target, relax_pipeline=nothing_more)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise BuildError(f"TVM cannot compile {fused.name} for {hardware.name}: {error}") from error
+    return Artifact(executable, tuple(weights), fused, hardware, kernels, len(groups))
+
+
+def _schedule_rest(
+    module: tvm.IRModule, choices: dict[str, Choice], hardware: Hardware
+) -> tvm.IRModule:
+    """Schedule the kernels outside of all groups (those that return several tensors)."""
+    done = [choice.kernel for choice in choices.values()]
+    result = tvm.IRModule(dict(module.functions_items()))
+    for name, func in module.functions_items():
+        if not isinstance(func, PrimFunc) or name.name_hint.startswith("kernel_"):
+            continue
+        if any(func.same_as(kernel) for kernel in done):
+            continue
+        scheduled = default_schedule(func, hardware).mod["main"]
+        result.update_func(name, scheduled.without_attr("global_symbol"))
+    return result
