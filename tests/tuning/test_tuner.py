@@ -23,6 +23,8 @@ TWENTY = Budget(trials=20)
 class FakeMeasurer:
     """Answers at once; ``answer(n)`` gives the n-th result of its life."""
 
+    restarts = drifts = 0
+
     def __init__(self, answer=lambda n: Measured(1e-3 / n, (1e-3 / n,))):
         self.answer, self.count, self.closed, self.keys = answer, 0, False, []
 

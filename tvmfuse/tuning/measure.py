@@ -65,6 +65,9 @@ Result = Measured | Failure
 class Measurer(Protocol):
     """Local, remote and static measurers all look like this."""
 
+    restarts: int
+    drifts: int
+
     def register(self, key: str, module: Any, tolerance: float | None = None) -> None:
         """Introduce a workload by its unscheduled module."""
 

@@ -102,6 +102,10 @@ class TuneResult:
         Ended by Ctrl-C or ``should_stop``: another run continues.
     skipped
         Tasks that the log says are complete for this budget.
+    drifts
+        How often the machine's speed moved by more than 5 % between two sentinel timings.
+    restarts
+        Measuring children that a candidate took with it.
     """
 
     trials: int
@@ -111,6 +115,8 @@ class TuneResult:
     best: dict[str, TaskBest]
     interrupted: bool
     skipped: int
+    drifts: int
+    restarts: int
 
 
 def tune(
@@ -390,6 +396,8 @@ class _Run:
             best=best,
             interrupted=self.interrupted,
             skipped=self._skipped,
+            drifts=self._measurer.drifts,
+            restarts=self._measurer.restarts,
         )
 
 
