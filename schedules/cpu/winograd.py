@@ -281,7 +281,8 @@ def _schedule_product(
     """M[e, p, o]: parallel over positions and channel groups (or tiles), tiled in registers."""
     lanes = int(anchor.annotations[base.LANES])
     candidates = base.divisors(anchor.spatial[1], register_limit(hardware, v))
-    tp = base.pick(sch, candidates, candidates[-1], tunable)
+    resident = base.columns_in_l1(4 * anchor.reduction[0])
+    tp = base.pick(sch, candidates, max(c for c in candidates if c <= resident), tunable)
     copy = sch.cache_write(product, 0, "local")
     e, p, o, c = sch.get_loops(product)
     p_o, p_i = sch.split(p, [None, tp])
