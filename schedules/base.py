@@ -9,6 +9,7 @@ MetaSchedule can replay, mutate and store them.
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -75,8 +76,13 @@ _KINDS = {0: "S", 2: "R"}
 
 
 def new_schedule(func: PrimFunc) -> Schedule:
-    """Open ``func`` for scheduling, under the name ``main``."""
-    return Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    """Open a copy of ``func`` for scheduling, under the name ``main``.
+
+    The copy is a deep one: ``with_attr`` shares the body with the original, and a Schedule that
+    is the only owner of the new function rewrites that body in place (TVM 0.27).
+    """
+    named = func.with_attr("global_symbol", "main")
+    return Schedule(tvm.IRModule({"main": pickle.loads(pickle.dumps(named))}))
 
 
 def blocks(sch: Schedule) -> list[Block]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import pickle
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,8 @@ class Record:
         from tvm.s_tir import Schedule
         from tvm.s_tir.schedule import Trace
 
-        schedule = Schedule(mod)
+        # A copy, because a Schedule can rewrite the body that ``mod`` shares with others.
+        schedule = Schedule(pickle.loads(pickle.dumps(mod)))
         try:
             Trace.apply_json_to_schedule(parse_record(self.line)[1][0], schedule)
         except Exception as error:  # TVM raises many kinds here

@@ -1,8 +1,8 @@
 """Lower comparisons so that NaN passes through them, as it does in PyTorch.
 
-TVM's max and min become ordered machine comparisons that answer the other operand for NaN:
-relu(NaN) would be 0. A select that keeps x unless it is certainly smaller costs the same
-instruction on x86 (maxps answers its second operand for NaN).
+TVM compiles ``max(a, b)`` to ``a > b ? a : b`` and ``min`` likewise, so that a NaN in a is lost and
+one in b is kept: against a constant, x has to be the second operand (relu(NaN) would be 0
+otherwise). Where both operands may be NaN, the first one is tested as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _smaller(x: Any, y: Any) -> Any:
 def _relu(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     def compute(x: te.Tensor) -> te.Tensor:
         zero = tirx.const(0, x.dtype)
-        return te.compute(x.shape, lambda *i: tirx.Select(x(*i) < zero, zero, x(*i)), "relu")
+        return te.compute(x.shape, lambda *i: tirx.max(zero, x(*i)), "relu")
 
     return bb.call_te(compute, call.args[0], primfunc_name_hint="relu")
 
@@ -39,11 +39,7 @@ def _clip(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     def compute(x: te.Tensor) -> te.Tensor:
         least, most = tirx.const(low, x.dtype), tirx.const(high, x.dtype)
 
-        def body(*i: Any) -> Any:
-            raised = tirx.Select(x(*i) < least, least, x(*i))
-            return tirx.Select(raised > most, most, raised)
-
-        return te.compute(x.shape, body, "clip")
+        return te.compute(x.shape, lambda *i: tirx.min(most, tirx.max(least, x(*i))), "clip")
 
     return bb.call_te(compute, call.args[0], primfunc_name_hint="clip")
 

@@ -11,6 +11,7 @@ from tvmfuse.fusion.plan import Plan
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes import lower_anchors as anchors
 from tvmfuse.passes import lower_comparisons as comparisons
+from tvmfuse.passes.cancel_transposes import CancelTransposes
 from tvmfuse.passes.fold_batch_norm import FoldBatchNorm
 from tvmfuse.passes.fold_constants import FoldConstants
 from tvmfuse.passes.group import group_bindings
@@ -39,6 +40,7 @@ def lower(workload: Workload, hardware: Hardware) -> Workload:
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Layout of the target; transposed and reshaped constants become constants
         relax.transform.ConvertLayout(LAYOUTS[hardware.kind]),
+        CancelTransposes(),
         Simplify(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
