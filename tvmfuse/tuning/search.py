@@ -54,7 +54,7 @@ def own_templates() -> Templates:
     """The templates of this package."""
     from tvmfuse import schedules
 
-    return Templates(lambda func, hw: schedules.default_schedule(func, hw)[0], schedules.space)
+    return Templates(schedules.default_schedule, schedules.space)
 
 
 class Search:
