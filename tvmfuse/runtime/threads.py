@@ -26,6 +26,15 @@ _all: weakref.WeakSet[ModelThreads] = weakref.WeakSet()
 _idle: dict[int, list[ThreadPoolExecutor]] = {}  # by thread count; their TVM pools cannot be freed
 
 
+def size_pool(configure: Any, count: int, cpus: list[str]) -> None:
+    """Size the calling thread's pool, unpinned; ``configure``: ``runtime.config_threadpool``.
+
+    The plain form ``configure(1, count)`` leaves a pool of half the CPUs (TVM 0.27).
+    """
+    configure(_SHARE_ALL_CORES, count, cpus[:count])
+    configure(_SHARE_ALL_CORES, count, cpus)
+
+
 class ModelThreads:
     """Runs one model's calls one after another, each on ``count`` threads.
 
@@ -72,7 +81,7 @@ class ModelThreads:
 
     def _size_pool(self, size: int) -> None:
         """Create this thread's pool where there is none yet, then let its threads go anywhere."""
-        self._configure_pool(_SHARE_ALL_CORES, size, self._cpus[:size])
+        size_pool(self._configure_pool, size, self._cpus)
         self._settle()
 
     def _settle(self) -> int:

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
+from tvmfuse.runtime.threads import size_pool
 from tvmfuse.tuning import wire
 
 _PR_SET_PDEATHSIG = 1
@@ -75,7 +76,8 @@ class Bench:
         self._start, self._replies = start, replies
         self._target = tvm.target.Target(start.target_json)
         # Without this TVM uses half of the CPUs it sees.
-        tvm.get_global_func("runtime.config_threadpool")(1, start.threads)
+        cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
+        size_pool(tvm.get_global_func("runtime.config_threadpool"), start.threads, cpus)
         self._workloads: dict[str, _Workload] = {}
         self._arguments: OrderedDict[str, Any] = OrderedDict()
         self._built: list[Any] = []
