@@ -130,11 +130,11 @@ class Case:
         got = run(scheduled, self.inputs, self.want.shape, self.variant.anchor.dtype)
         assert_close(got, self.want, self.variant.rtol)
 
-    def check_default(self, hardware, template):
+    def check_default(self, hardware, template, vector=True):
         """The default schedule is ``template``'s, is right and is no naive loop."""
         schedule, name = schedule_by_template(self.func, hardware)
         assert name == template
-        assert_not_naive(schedule)
+        assert_not_naive(schedule, vector)
         self.check(schedule.mod["main"])
         return schedule
 

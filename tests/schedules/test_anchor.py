@@ -42,7 +42,7 @@ def test_extents_are_those_of_torch(stride, dilation):
     y = torch.nn.functional.conv2d(
         x, torch.empty(9, 2, 3, 5), stride=stride, dilation=dilation, groups=3
     )
-    assert (conv.OH, conv.OW) == tuple(y.shape[2:])
+    assert tuple(y.shape[2:]) == (conv.OH, conv.OW)
 
 
 def test_flops():
