@@ -19,6 +19,7 @@ ROWS = (
     ("frontend", "precision"),
     ("passes",),
     ("tuning",),
+    ("choose",),
     ("build",),
     ("verify", "verification", "diagnose"),
     ("deploy", "report"),

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tvmfuse.build import Artifact, Choice, build, choose_kernels
+from tvmfuse.build import Artifact, build
+from tvmfuse.choose import Choice, choose_kernels
 from tvmfuse.config import DEFAULT_TUNE_BUDGET_S, CompileOptions, shipped_log_dir
 from tvmfuse.database import TuningLog
 from tvmfuse.errors import ArtifactError, VerificationError
@@ -157,7 +158,7 @@ class _Run:
         result = tune_tasks(
             tasks_of(self.groups, self.plan),
             log,
-            LocalMeasurer(self.hardware),
+            LocalMeasurer(self.hardware, model_bytes=weight_bytes(self.groups)),
             self.hardware,
             Budget(self.options.trials, self.options.time_budget_s),
             seed=self.options.seed,
@@ -278,6 +279,11 @@ def _only_exact(group: GroupKernel) -> tuple[GroupKernel, list[int]]:
         ),
         index,
     )
+
+
+def weight_bytes(groups: list[GroupKernel]) -> int:
+    """Bytes of all packed weights of the model's favourite variants."""
+    return sum(group.variants[0].weight_bytes for group in groups if group.variants)
 
 
 def tasks_of(groups: list[GroupKernel], plan: Plan) -> list[Task]:

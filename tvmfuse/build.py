@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +13,7 @@ import tvm
 from tvm import relax
 from tvm.tirx import PrimFunc
 
-from tvmfuse.database import TuningLog
+from tvmfuse.choose import Choice
 from tvmfuse.errors import BuildError
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.lift_weights import lift_weights
@@ -22,66 +21,8 @@ from tvmfuse.passes.pipeline import to_executable_form
 from tvmfuse.passes.specialize import GroupKernel, specialize
 from tvmfuse.runtime.manifest import Manifest
 from tvmfuse.runtime.write import save_artifact
-from tvmfuse.schedules import default_schedule, schedule_by_template
-from tvmfuse.tuning.task import as_main
+from tvmfuse.schedules import default_schedule
 from tvmfuse.workload import Workload
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The schedule of one distinct kernel.
-
-    Parameters
-    ----------
-    variant
-        Index into the group's variants.
-    kernel
-        Scheduled PrimFunc.
-    origin
-        ``"log"`` or the name of the template.
-    seconds
-        Best measured time in the log; None for a template.
-    """
-
-    variant: int
-    kernel: PrimFunc
-    origin: str
-    seconds: float | None
-
-
-def choose_kernels(
-    groups: Iterable[GroupKernel], log: TuningLog | None, hardware: Hardware
-) -> dict[str, Choice]:
-    """Pick for each group the fastest record of any variant, else the model's favourite.
-
-    Raises
-    ------
-    LogError
-        A record does not apply to its own kernel.
-    """
-    chosen: dict[int, tuple[tuple[PrimFunc, ...], Choice]] = {}
-    result = {}
-    for group in groups:
-        known = chosen.get(id(group.kernels))  # equal groups share one tuple of kernels
-        if known is None:
-            known = (group.kernels, _choose(group.kernels, log, hardware))
-            chosen[id(group.kernels)] = known
-        result[group.name] = known[1]
-    return result
-
-
-def _choose(kernels: tuple[PrimFunc, ...], log: TuningLog | None, hardware: Hardware) -> Choice:
-    best = None
-    for index, kernel in enumerate(kernels):
-        module = as_main(kernel)
-        record = log.best(module) if log is not None else None
-        if record is not None and (best is None or record.seconds < best[0].seconds):
-            best = (record, index, module)
-    if best is not None:
-        record, index, module = best
-        return Choice(index, record.schedule(module).mod["main"], "log", record.seconds)
-    schedule, template = schedule_by_template(kernels[0], hardware)
-    return Choice(0, schedule.mod["main"], template, None)
 
 
 @dataclass(frozen=True)

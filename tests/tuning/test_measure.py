@@ -255,7 +255,7 @@ def test_argument_specs_tell_outputs_and_refuse_dynamic_shapes(matmul):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "int32", "bool"])
 def test_arguments_are_aligned_safe_and_equal_in_all_sets(dtype):
     specs = [kernel.ArgSpec((3, 5), dtype, False), kernel.ArgSpec((3,), "float32", True)]
-    arguments = kernel.Arguments(specs, l2_bytes=1 << 20, seed=1)
+    arguments = kernel.Arguments(specs, spread_bytes=2 << 20, seed=1)
     assert len(arguments.tensors) == kernel.MAX_COPIES
     raws = [one[0].raw for one in arguments._sets]
     assert all(raw.ctypes.data % 64 == 0 for raw in raws)

@@ -183,7 +183,9 @@ class Bench:
         """Arguments are built once per workload; the least used make room."""
         if key not in self._arguments:
             start = self._start
-            self._arguments[key] = self._kernel.Arguments(work.specs, start.l2_bytes, start.seed)
+            self._arguments[key] = self._kernel.Arguments(
+                work.specs, start.spread_bytes, start.seed
+            )
         self._arguments.move_to_end(key)
         while (
             len(self._arguments) > 1

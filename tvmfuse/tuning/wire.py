@@ -28,7 +28,7 @@ class Start:
 
     target_json: dict[str, Any]
     threads: int
-    l2_bytes: int
+    spread_bytes: int
     memory_bytes: int
     seed: int
 

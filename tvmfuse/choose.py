@@ -1,0 +1,133 @@
+"""Choose a variant and a schedule for every kernel: the fastest that the weights leave room for.
+
+Winograd variants trade memory for time: F(4x4) holds four times the weights of the definition. The
+fastest choice for each kernel is taken first; while the packed weights together exceed
+``WEIGHT_GROWTH`` times the logical ones, the kernel that loses the least time per byte gives way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tvm.tirx import PrimFunc
+
+from tvmfuse.database import Record, TuningLog
+from tvmfuse.hardware import Hardware
+from tvmfuse.passes.specialize import GroupKernel
+from tvmfuse.schedules import schedule_by_template
+from tvmfuse.tuning.task import as_main
+
+WEIGHT_GROWTH = 1.5  # packed bytes per logical byte of all weights together
+NOMINAL_HZ = 3e9  # puts estimated cycles beside measured seconds; only their order matters
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The schedule of one distinct kernel.
+
+    Parameters
+    ----------
+    variant
+        Index into the group's variants.
+    kernel
+        Scheduled PrimFunc.
+    origin
+        ``"log"`` or the name of the template.
+    seconds
+        Best measured time in the log; None for a template.
+    """
+
+    variant: int
+    kernel: PrimFunc
+    origin: str
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class _Option:
+    """One variant of one kernel: seconds (measured or estimated), bytes, and record."""
+
+    variant: int
+    seconds: float
+    weight_bytes: int
+    record: Record | None
+
+
+class _Kernel:
+    """One distinct kernel with its options, the fastest first, and how often it occurs."""
+
+    def __init__(self, group: GroupKernel, log: TuningLog | None) -> None:
+        self.group, self.count = group, 0
+        self.options = _options(group, log)
+        self.chosen = self.options[0]
+
+    def smaller(self) -> _Option | None:
+        """The option with less weight that costs the least time per byte saved."""
+        less = [o for o in self.options if o.weight_bytes < self.chosen.weight_bytes]
+        return min(less, key=self.price, default=None)
+
+    def price(self, option: _Option) -> float:
+        """Time lost for each byte saved by changing to ``option``."""
+        return (option.seconds - self.chosen.seconds) / (
+            self.chosen.weight_bytes - option.weight_bytes
+        )
+
+
+def _options(group: GroupKernel, log: TuningLog | None) -> list[_Option]:
+    """Measured variants if there are any, else all of them by the model."""
+    records = [log.best(as_main(kernel)) if log is not None else None for kernel in group.kernels]
+    sizes = [v.weight_bytes for v in group.variants] or [0]
+    found = [
+        _Option(i, record.seconds, sizes[i], record)
+        for i, record in enumerate(records)
+        if record is not None
+    ]
+    if not found:
+        cycles = [v.cycles for v in group.variants] or [0.0]
+        found = [_Option(i, c / NOMINAL_HZ, sizes[i], None) for i, c in enumerate(cycles)]
+    return sorted(found, key=lambda o: o.seconds)
+
+
+def choose_kernels(
+    groups: Iterable[GroupKernel], log: TuningLog | None, hardware: Hardware
+) -> dict[str, Choice]:
+    """Choose for each group; groups with equal kernels get the same choice.
+
+    Raises
+    ------
+    LogError
+        A record does not apply to its own kernel.
+    """
+    distinct: dict[int, _Kernel] = {}
+    names: dict[str, int] = {}
+    for group in groups:
+        key = id(group.kernels)  # equal groups share one tuple of kernels, kept alive here
+        names[group.name] = key
+        if key not in distinct:
+            distinct[key] = _Kernel(group, log)
+        distinct[key].count += 1
+    _fit_weights(list(distinct.values()))
+    made = {key: _choice(kernel, hardware) for key, kernel in distinct.items()}
+    return {name: made[key] for name, key in names.items()}
+
+
+def _fit_weights(kernels: list[_Kernel]) -> None:
+    """Give up the least time until the packed weights fit."""
+    logical = sum(k.count * min(o.weight_bytes for o in k.options) for k in kernels)
+    while True:
+        packed = sum(k.count * k.chosen.weight_bytes for k in kernels)
+        movable = [(k, option) for k in kernels if (option := k.smaller()) is not None]
+        if packed <= WEIGHT_GROWTH * logical or not movable:
+            return
+        kernel, option = min(movable, key=lambda pair: pair[0].price(pair[1]))
+        kernel.chosen = option
+
+
+def _choice(kernel: _Kernel, hardware: Hardware) -> Choice:
+    index, record = kernel.chosen.variant, kernel.chosen.record
+    func = kernel.group.kernels[index]
+    if record is not None:
+        return Choice(index, record.schedule(as_main(func)).mod["main"], "log", record.seconds)
+    schedule, template = schedule_by_template(func, hardware)
+    return Choice(index, schedule.mod["main"], template, None)
