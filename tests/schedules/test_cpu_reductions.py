@@ -112,7 +112,7 @@ def test_layer_norm(kit, shape):
     rng = np.random.default_rng(0)
     x = (rng.standard_normal(shape) + 1).astype("float32")
     g, b = (rng.standard_normal(size).astype("float32") for _ in range(2))
-    schedule, name = kit.schedule_by_template(func, kit.AVX512)
+    schedule, _ = kit.schedule_by_template(func, kit.AVX512)
     kit.assert_not_naive(schedule, vector=size % 4 == 0)
     wide = x.astype("float64")
     centred = wide - wide.mean(-1, keepdims=True)
