@@ -143,7 +143,7 @@ def test_weights_are_packed_once_and_kernels_shared(kit, twins):
     groups = [dataclasses.replace(g, variants=tuple(map(counted, g.variants))) for g in groups]
     special = specialize(fused.module, groups, first_choice(kit))
     assert len(packs) == 3  # a, b and the shared one, which two groups read
-    lifted, weights = lift_weights(special)
+    _, weights = lift_weights(special)
     convs = [w for w in weights if w.ndim > 1 and w.size >= 256]
     assert len(convs) == 3
     kernels = [f for f in special.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
