@@ -25,7 +25,9 @@ def planned(module, *inputs):
 
 
 def kernel_names(low):
-    return [b.var.name for b in bindings(low.module["main"]) if op_name(b.value) == "relax.call_tir"]
+    return [
+        b.var.name for b in bindings(low.module["main"]) if op_name(b.value) == "relax.call_tir"
+    ]
 
 
 def members(plan):
@@ -71,7 +73,7 @@ def test_anchor_does_not_join_an_anchor():
 
 
 def test_value_read_twice_ends_its_group():
-    low, plan = planned(Block(), torch.randn(1, 8, 6, 6))
+    _, plan = planned(Block(), torch.randn(1, 8, 6, 6))
     first = next(g for g in plan.groups if "conv2d" in g.ops)
     assert first.ops == ("conv2d", "add")  # not the relu: the sum is read elsewhere as well
 

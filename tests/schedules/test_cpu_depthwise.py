@@ -18,9 +18,9 @@ CONVS = {
 }
 
 
-def variant_of(kit, name):
+def variant_of(kit, name, hardware=None):
     (n, h, w, c), extra = CONVS[name]
-    return depthwise(kit.conv(n, h, w, c, c, groups=c, **extra))
+    return depthwise(kit.conv(n, h, w, c, c, groups=c, **extra), hardware or kit.AVX512)
 
 
 @pytest.mark.parametrize("hardware", ["AVX2", "AVX512"])

@@ -1,0 +1,271 @@
+"""The main job end to end, on a tiny model: what is written, and what is not when it fails."""
+
+import functools
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tvmfuse
+from tvmfuse import api
+from tvmfuse.choose import choose_kernels
+from tvmfuse.config import CompileOptions
+from tvmfuse.database import TuningLog
+from tvmfuse.errors import (
+    ArtifactError,
+    ImportModelError,
+    OptionError,
+    UnknownNameError,
+    VerificationError,
+)
+from tvmfuse.hardware import resolve_target
+from tvmfuse.passes.pipeline import fuse, lower
+from tvmfuse.passes.specialize import group_kernels
+from tvmfuse.report.progress import Progress
+from tvmfuse.runtime.timing import time_artifact
+from tvmfuse.schedules import default_schedule
+from tvmfuse.tuning.task import as_main
+from tvmfuse.verify import verify
+
+HARDWARE = resolve_target("llvm", 2)
+MODEL = """
+import torch
+from torch import nn
+
+def make():
+    layers = nn.Sequential(
+        nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(),
+        nn.Linear(16 * 36, 5),
+    )
+    return layers.eval(), (torch.randn(1, 16, 6, 6),)
+"""
+KEYS = {
+    "model", "target", "dtype", "latency_ms", "baseline_ms", "peak_memory_bytes", "kernels",
+    "fusion", "refused", "trials", "trials_per_s", "wall_s", "verify", "records",
+}  # fmt: skip
+
+slow = pytest.mark.slow
+
+
+@pytest.fixture
+def options(tmp_path, monkeypatch):
+    """Makes options for the tiny model; short timing, own log, no shipped ones."""
+    (tmp_path / "tvmfuse_tiny.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(api, "time_artifact", functools.partial(time_artifact, seconds=0.05))
+    monkeypatch.setattr(api, "shipped_log_dir", lambda: None)
+
+    def make(**change):
+        fields = {
+            "model": "tvmfuse_tiny:make", "trials": 0, "threads": 2, "weights": "random",
+            "log_dir": tmp_path / "log", "output": tmp_path / "out",
+        }  # fmt: skip
+        return CompileOptions(**{**fields, **change})
+
+    return make
+
+
+def go(options):
+    """Run and return the report and what was said."""
+    said = io.StringIO()
+    return api.run(options, Progress(said)), said.getvalue()
+
+
+def agree(directory):
+    workload = api.import_model("tvmfuse_tiny:make", weights="random", seed=0)
+    report = verify(tvmfuse.load(directory, threads=2), workload, 1)
+    assert report.passed, report.failures()
+
+
+@slow
+def test_artifact_and_report(options, tmp_path):
+    report, said = go(options())
+    assert report == json.loads((tmp_path / "out" / "report.json").read_text())
+    assert set(report) >= KEYS
+    assert set(report["latency_ms"]) == {"median", "p10", "p90", "kind"}
+    assert report["latency_ms"]["kind"] == "measured"
+    assert report["latency_ms"]["p10"] <= report["latency_ms"]["median"]
+    assert report["baseline_ms"]["eager"] > 0 and report["peak_memory_bytes"] > 1 << 20
+    assert set(report["fusion"]) == {"vertical", "horizontal", "diagonal", "compound"}
+    assert set(report["wall_s"]) >= {"import", "fuse", "build", "verify"}
+    assert report["verify"]["passed"] is True and report["verify"]["max_rel_err"] < 1e-4
+    assert 0 < report["kernels"]["after"] < report["kernels"]["before"]
+    assert report["records"]["hit"] == 0 and report["records"]["missed"] > 0
+    assert report["trials"] == 0 and report["target"] == "llvm"
+    assert "weights: " in said
+    agree(tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".tvmfuse")) == []
+
+
+def fused_groups():
+    workload = api.import_model("tvmfuse_tiny:make", weights="random", seed=0)
+    low = lower(workload, HARDWARE)
+    return group_kernels(fuse(low, api.make_plan(low, HARDWARE)).module, HARDWARE)
+
+
+@slow
+def test_record_in_the_log_is_used(options, tmp_path):
+    group = next(g for g in fused_groups() if g.variants)
+    variant = choose_kernels([group], None, HARDWARE)[group.name].variant
+    module = as_main(group.kernels[variant])
+    with TuningLog.open(tmp_path / "log" / HARDWARE.key, HARDWARE, True) as log:
+        log.commit(module, default_schedule(module["main"], HARDWARE).trace, [1e-6])
+    report, _ = go(options())
+    assert report["records"]["hit"] == 1
+    assert report["verify"]["passed"]
+    agree(tmp_path / "out")
+
+
+class Failed:
+    """A verification report that says no."""
+
+    passed = False
+
+    def failures(self):
+        return ["model, random input: output_0 is wrong"]
+
+
+@slow
+def test_failing_verification_leaves_the_older_artifact(options, tmp_path, monkeypatch):
+    go(options())
+    before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
+    monkeypatch.setattr(api, "verify", lambda *_: Failed())
+    with pytest.raises(VerificationError, match="output_0 is wrong"):
+        go(options())
+    after = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
+    assert after == before
+    agree(tmp_path / "out")
+
+
+@slow
+def test_failing_verification_leaves_nothing(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "verify", lambda *_: Failed())
+    with pytest.raises(VerificationError, match="no artifact was written"):
+        go(options())
+    assert not (tmp_path / "out").exists()
+    assert not any(p.name.startswith(".tvmfuse") for p in tmp_path.iterdir())
+
+
+@slow
+def test_inexact_variants_give_way(options, tmp_path, monkeypatch):
+    """A log says that F(4x4) is fastest; verification refuses it once."""
+    group = next(g for g in fused_groups() if len(g.variants) > 1)
+    index = next(i for i, v in enumerate(group.variants) if v.name == "winograd4")
+    module = as_main(group.kernels[index])
+    with TuningLog.open(tmp_path / "log" / HARDWARE.key, HARDWARE, True) as log:
+        log.commit(module, default_schedule(module["main"], HARDWARE).trace, [1e-9])
+    monkeypatch.setattr("tvmfuse.choose.WEIGHT_GROWTH", 100.0)
+    seen = []
+
+    def once(model, workload, seed):
+        seen.append(model)
+        return Failed() if len(seen) == 1 else verify(model, workload, seed)
+
+    monkeypatch.setattr(api, "verify", once)
+    report, said = go(options())
+    assert len(seen) == 2
+    assert "building again" in said and "output_0 is wrong" in said
+    assert report["verify"]["passed"] and report["records"]["hit"] == 0
+    agree(tmp_path / "out")
+
+
+def never(*_args, **_options):
+    raise AssertionError("work was done")
+
+
+def test_output_that_is_no_artifact_is_refused_before_any_work(options, tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("x")
+    monkeypatch.setattr(api, "import_model", never)
+    with pytest.raises(ArtifactError, match="out"):
+        go(options())
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "x"
+
+
+def test_unknown_model_leaves_nothing(options, tmp_path):
+    with pytest.raises(UnknownNameError, match="nowhere"):
+        go(options(model="tvmfuse_tiny:nowhere"))
+    assert not (tmp_path / "out").exists()
+
+
+class Outputs(nn.Module):
+    """Returns a dict of a tensor and a tuple."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x, y):
+        h = self.fc(x)
+        return {"sum": h + y, "parts": (h, torch.relu(h))}
+
+
+@slow
+def test_compile_returns_the_module_s_own_structure(options, tmp_path):
+    module, inputs = Outputs().eval(), (torch.randn(2, 8), torch.randn(2, 4))
+    model = tvmfuse.compile(module, inputs, trials=0, threads=2, log_dir=tmp_path / "log")
+    got, want = model(*inputs), module(*inputs)
+    assert set(got) == {"sum", "parts"} and isinstance(got["parts"], tuple)
+    torch.testing.assert_close(torch.from_dlpack(got["sum"]), want["sum"].detach())
+    for a, b in zip(got["parts"], want["parts"], strict=True):
+        torch.testing.assert_close(torch.from_dlpack(a), b.detach())
+    assert set(model.report) >= KEYS
+    saved = model.save(tmp_path / "saved")
+    again = tvmfuse.load(saved)(*[i.numpy() for i in inputs])
+    np.testing.assert_allclose(np.asarray(again["sum"]), want["sum"].detach(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ArtifactError, match="module in memory"):
+        tvmfuse.verify_artifact(saved, Progress(io.StringIO()))
+
+
+@slow
+def test_verify_artifact_of_a_named_model(options, tmp_path):
+    go(options(seed=3))
+    said = tvmfuse.verify_artifact(tmp_path / "out", Progress(io.StringIO()))
+    assert said["verify"]["passed"] is True
+    assert said["output"] == str(tmp_path / "out")
+
+
+@slow
+def test_saving_over_something_else_is_refused(options, tmp_path):
+    module = nn.Linear(4, 4).eval()
+    model = tvmfuse.compile(module, (torch.randn(1, 4),), trials=0, log_dir=tmp_path / "log")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt").write_text("x")
+    with pytest.raises(ArtifactError):
+        model.save(tmp_path / "mine")
+    assert (tmp_path / "mine" / "a.txt").read_text() == "x"
+
+
+def test_compile_refuses_what_is_no_option():
+    with pytest.raises(OptionError, match="float16"):
+        tvmfuse.compile(nn.Linear(4, 4).eval(), (torch.randn(1, 4),), dtype="float16")
+    with pytest.raises(TypeError, match="speed"):
+        tvmfuse.compile(nn.Linear(4, 4).eval(), (torch.randn(1, 4),), speed=11)
+
+
+def test_compile_refuses_what_is_no_module(tmp_path):
+    with pytest.raises(ImportModelError, match=r"torch\.nn\.Module"):
+        tvmfuse.compile(lambda x: x, (torch.randn(1, 4),), trials=0, log_dir=tmp_path)
+
+
+def test_tune_has_a_budget_of_its_own(monkeypatch):
+    seen = []
+    monkeypatch.setattr(api, "compile", lambda *_, **options: seen.append(options))
+    api.tune(None, ())
+    api.tune(None, (), trials=7)
+    assert seen[0]["time_budget_s"] > 0
+    assert seen[1] == {"trials": 7}
+
+
+@slow
+def test_resnet18(options, tmp_path):
+    report, _ = go(options(model="resnet18", shape=((1, 3, 64, 64),)))
+    assert report["verify"]["passed"]
+    assert report["kernels"]["after"] < report["kernels"]["before"]
+    model = tvmfuse.load(tmp_path / "out", threads=2)
+    workload = api.import_model("resnet18", shape="1,3,64,64", weights="random", seed=0)
+    assert verify(model, workload, 5).passed
