@@ -7,6 +7,7 @@ that nothing is transformed at run time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,6 +36,8 @@ class Variant:
         ``compute(x, w) -> y`` over TE tensors.
     pack
         Packs the logical weight (OHWI, or [K, O]) into ``weight_shape``.
+    cycles
+        Estimated cycles of one call, to rank the variants of one anchor; a model, not a measure.
     rtol
         Largest error against the definition in float64, relative to the output's largest
         magnitude, that a correct implementation can show.
@@ -46,7 +49,13 @@ class Variant:
     weight_shape: tuple[int, ...]
     compute: Callable[[te.Tensor, te.Tensor], te.Tensor]
     pack: Callable[[np.ndarray], np.ndarray]
+    cycles: float
     rtol: float
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the packed weight."""
+        return math.prod(self.weight_shape) * np.dtype(self.anchor.dtype).itemsize
 
     def prim_func(self) -> PrimFunc:
         """Build the unscheduled kernel ``(x, w, y)``."""

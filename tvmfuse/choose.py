@@ -61,6 +61,7 @@ class _Kernel:
         self.group, self.count = group, 0
         self.options = _options(group, log)
         self.chosen = self.options[0]
+        self.least_bytes = min((v.weight_bytes for v in group.variants), default=0)
 
     def smaller(self) -> _Option | None:
         """The option with less weight that costs the least time per byte saved."""
@@ -114,7 +115,7 @@ def choose_kernels(
 
 def _fit_weights(kernels: list[_Kernel]) -> None:
     """Give up the least time until the packed weights fit."""
-    logical = sum(k.count * min(o.weight_bytes for o in k.options) for k in kernels)
+    logical = sum(k.count * k.least_bytes for k in kernels)
     while True:
         packed = sum(k.count * k.chosen.weight_bytes for k in kernels)
         movable = [(k, option) for k in kernels if (option := k.smaller()) is not None]

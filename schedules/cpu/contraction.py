@@ -61,6 +61,11 @@ def lanes_for(channels: int, hardware: Hardware, dtype_bytes: int = 4) -> int:
     return 1
 
 
+def direct_cycles(anchor: Conv2d | Dense, hardware: Hardware) -> float:
+    """Estimated cycles of the definition: one vector FMA a cycle and core, 90 % busy."""
+    return anchor.flops / 2 / hardware.lanes() / hardware.cores / 0.9
+
+
 def conv2d_direct(conv: Conv2d, hardware: Hardware) -> Variant:
     """Convolution by its definition, weights packed [O/L, KH, KW, C/groups, L]."""
     per_group = conv.O // conv.groups
@@ -90,7 +95,9 @@ def conv2d_direct(conv: Conv2d, hardware: Hardware) -> Variant:
         return _cropped(wide, conv.OW)
 
     shape = (conv.N, conv.H, conv.W, conv.C)
-    return Variant("direct", conv, shape, packed, compute, pack, rtol=2e-5)
+    return Variant(
+        "direct", conv, shape, packed, compute, pack, direct_cycles(conv, hardware), rtol=2e-5
+    )
 
 
 def padded_input(x: te.Tensor, conv: Conv2d, columns: int) -> te.Tensor:
@@ -141,7 +148,8 @@ def dense(product: Dense, hardware: Hardware) -> Variant:
 
     shape = (*product.lead, product.M, product.K)
     packed = (product.O // lanes, product.K, lanes)
-    return Variant("direct", product, shape, packed, compute, pack, rtol=2e-5)
+    cycles = direct_cycles(product, hardware)
+    return Variant("direct", product, shape, packed, compute, pack, cycles, rtol=2e-5)
 
 
 def _padded_rows(x: te.Tensor, product: Dense, rows: int) -> te.Tensor:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from tvm import te
 
+from tvmfuse.hardware import Hardware
 from tvmfuse.schedules import base
 from tvmfuse.schedules.anchor import Conv2d
-from tvmfuse.schedules.cpu.contraction import padded_input
+from tvmfuse.schedules.cpu.contraction import direct_cycles, padded_input
 from tvmfuse.schedules.variant import Variant
 
 
@@ -18,7 +19,7 @@ def applicable(conv: Conv2d) -> bool:
     return conv.groups == conv.C == conv.O and conv.groups > 1
 
 
-def depthwise(conv: Conv2d) -> Variant:
+def depthwise(conv: Conv2d, hardware: Hardware) -> Variant:
     """Depthwise convolution; scheduled by the outer-reduction template."""
 
     def pack(w_OHWI: np.ndarray) -> np.ndarray:
@@ -44,4 +45,5 @@ def depthwise(conv: Conv2d) -> Variant:
 
     shape = (conv.N, conv.H, conv.W, conv.C)
     packed = (conv.KH, conv.KW, conv.C)
-    return Variant("depthwise", conv, shape, packed, compute, pack, rtol=2e-5)
+    cycles = direct_cycles(conv, hardware)
+    return Variant("depthwise", conv, shape, packed, compute, pack, cycles, rtol=2e-5)

@@ -68,7 +68,7 @@ def _vectorize_inner(sch: Schedule, block: Any, row: Any, lanes: int) -> None:
     depth = base.depth_in(sch, block, row)
     loops = sch.get_loops(block)[depth:]
     kinds = base.read_block(sch, block).kinds
-    if not loops or "S" not in kinds:
+    if len(loops) <= kinds.count("R"):
         return
     if kinds[-1] == "R":
         _vectorize_partial(sch, block, loops, kinds)

@@ -16,12 +16,8 @@ def variants(anchor: Anchor, hardware: Hardware) -> tuple[Variant, ...]:
     if isinstance(anchor, Dense):
         return (dense(anchor, hardware),)
     if is_depthwise(anchor):
-        return (depthwise(anchor),)
-    direct = conv2d_direct(anchor, hardware)
-    if not winograd.applicable(anchor, hardware):
-        return (direct,)
-    found: list[tuple[float, Variant]] = [(winograd.direct_cycles(anchor, hardware), direct)]
-    for m in sorted(winograd.AT):
-        cycles = winograd.estimate_cycles(anchor, m, hardware)
-        found.append((cycles, winograd.winograd(anchor, m, hardware)))
-    return tuple(v for _, v in sorted(found, key=lambda pair: pair[0]))
+        return (depthwise(anchor, hardware),)
+    found = [conv2d_direct(anchor, hardware)]
+    if winograd.applicable(anchor, hardware):
+        found += [winograd.winograd(anchor, m, hardware) for m in sorted(winograd.AT)]
+    return tuple(sorted(found, key=lambda v: v.cycles))

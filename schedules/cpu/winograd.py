@@ -91,11 +91,6 @@ def grid(conv: Conv2d, m: int, hardware: Hardware) -> Grid:
     return Grid(m, m + 2, rows, columns, padded_columns(conv.N * rows * columns, hardware))
 
 
-def direct_cycles(conv: Conv2d, hardware: Hardware) -> float:
-    """Estimated cycles of the direct convolution: one vector FMA a cycle and core, 90 % busy."""
-    return conv.flops / 2 / hardware.lanes() / hardware.cores / 0.9
-
-
 def estimate_cycles(conv: Conv2d, m: int, hardware: Hardware) -> float:
     """Estimated cycles of F(m x m): products, transforms and the traffic of what they hand over.
 
@@ -128,7 +123,8 @@ def winograd(conv: Conv2d, m: int, hardware: Hardware) -> Variant:
     shape = (conv.N, conv.H, conv.W, conv.C)
     packed = (positions, conv.O // lanes, conv.C, lanes)
     compute = _compute(conv, g, lanes)
-    return Variant(f"winograd{m}", conv, shape, packed, compute, pack, RTOL[m])
+    cycles = estimate_cycles(conv, m, hardware)
+    return Variant(f"winograd{m}", conv, shape, packed, compute, pack, cycles, RTOL[m])
 
 
 def _compute(conv: Conv2d, g: Grid, lanes: int) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:

@@ -17,12 +17,12 @@ from tvmfuse.passes.relax_tools import dtype_of, ints, shape_of, stock
 
 def _larger(x: Any, y: Any) -> Any:
     """Maximum that answers NaN if either operand is NaN."""
-    return tirx.Select(tirx.any(x > y, x != x), x, y)
+    return tirx.Select(tirx.any(x > y, tirx.isnan(x)), x, y)
 
 
 def _smaller(x: Any, y: Any) -> Any:
     """Minimum that answers NaN if either operand is NaN."""
-    return tirx.Select(tirx.any(x < y, x != x), x, y)
+    return tirx.Select(tirx.any(x < y, tirx.isnan(x)), x, y)
 
 
 def _relu(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -33,6 +33,7 @@ def lower(workload: Workload, hardware: Hardware) -> Workload:
     """
     passes = [
         # 1. Graph level: fewer operators, each said in one way
+        FoldConstants(),
         relax.transform.CanonicalizeBindings(),
         NameVariables(),
         FoldBatchNorm(),
@@ -42,6 +43,7 @@ def lower(workload: Workload, hardware: Hardware) -> Workload:
         relax.transform.ConvertLayout(LAYOUTS[hardware.kind]),
         CancelTransposes(),
         Simplify(),
+        relax.transform.EliminateCommonSubexpr(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(["main"]),

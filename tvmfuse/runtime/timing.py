@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tvmfuse.errors import ArtifactError
+from tvmfuse.runtime.arguments import bfloat16_dtype
 from tvmfuse.runtime.load import LoadedModel, load
 from tvmfuse.signature import TensorSpec, unflatten
 
@@ -59,8 +60,9 @@ def time_artifact(directory: Path, threads: int | None = None, seconds: float = 
 
 def random_input(spec: TensorSpec, generator: np.random.Generator) -> np.ndarray:
     """An array that fits ``spec``: normal floats, zeros for integers and booleans."""
-    dtype = np.dtype(spec.dtype)
-    if dtype.kind == "f":
+    is_bfloat16 = spec.dtype == "bfloat16"
+    dtype = bfloat16_dtype() if is_bfloat16 else np.dtype(spec.dtype)
+    if is_bfloat16 or dtype.kind == "f":
         return generator.standard_normal(spec.shape).astype(dtype)
     return np.zeros(spec.shape, dtype)
 
