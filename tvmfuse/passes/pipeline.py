@@ -11,6 +11,7 @@ from tvmfuse.fusion.plan import Plan
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes import lower_anchors as anchors
 from tvmfuse.passes import lower_comparisons as comparisons
+from tvmfuse.passes import lower_numerics as numerics
 from tvmfuse.passes.cancel_transposes import CancelTransposes
 from tvmfuse.passes.fold_batch_norm import FoldBatchNorm
 from tvmfuse.passes.fold_constants import FoldConstants
@@ -49,7 +50,11 @@ def lower(workload: Workload, hardware: Hardware) -> Workload:
         relax.transform.DeadCodeElimination(["main"]),
         # 3. Kernels: anchors keep their record, views stay views
         relax.transform.LegalizeOps(
-            {**comparisons.legalize_map(), **anchors.legalize_map(hardware)}
+            {
+                **comparisons.legalize_map(),
+                **numerics.legalize_map(),
+                **anchors.legalize_map(hardware),
+            }
         ),
         relax.transform.RewriteDataflowReshape(),
         relax.transform.EliminateCommonSubexpr(),

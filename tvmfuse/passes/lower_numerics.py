@@ -1,0 +1,77 @@
+"""Lower operators whose stock lowering loses digits.
+
+Layer norm: TVM computes the variance as E[x²] − E[x]², which cancels when the mean is large against
+the spread (inputs near 80000 leave two digits in float32). Here the mean is taken first and the
+variance from centred values, as PyTorch does.
+
+tanh: TVM's rational approximation multiplies small inputs by small coefficients, so that denormal
+inputs vanish. Below 2⁻¹² tanh(x) = x to within float32's rounding (the next term is x³/3).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from tvmfuse.passes.relax_tools import dtype_of, ints, shape_of, stock
+
+_LINEAR_BELOW = 2.0**-12
+
+
+def _layer_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    shape = shape_of(call)
+    rank = len(shape or ())
+    axes = sorted(a % rank for a in ints(call.attrs.axes)) if rank else []
+    trailing = axes == list(range(rank - len(axes), rank))
+    if shape is None or not trailing or dtype_of(call) != "float32":
+        return stock("relax.nn.layer_norm")(bb, call)
+    n_rows, epsilon = rank - len(axes), float(call.attrs.epsilon)
+    count = math.prod(shape[n_rows:])
+
+    def compute(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
+        rows, inner = shape[:n_rows], shape[n_rows:]
+
+        def loops(name: str) -> list[Any]:
+            return [te.reduce_axis((0, extent), f"{name}{d}") for d, extent in enumerate(inner)]
+
+        k, q = loops("k"), loops("q")
+        total = te.compute(rows, lambda *r: te.sum(x(*r, *k), axis=k), "total")
+
+        def centred(r: Any, i: Any) -> Any:
+            return x(*r, *i) - total(*r) * tirx.const(1.0 / count, "float32")
+
+        spread = te.compute(
+            rows, lambda *r: te.sum(centred(r, q) * centred(r, q), axis=q), "spread"
+        )
+
+        def body(*at: Any) -> Any:
+            r, i = at[:n_rows], at[n_rows:]
+            variance = spread(*r) * tirx.const(1.0 / count, "float32")
+            scale = tirx.rsqrt(variance + tirx.const(epsilon, "float32"))
+            return centred(r, i) * scale * gamma(*i) + beta(*i)
+
+        return te.compute(shape, body, "layer_norm")
+
+    return bb.call_te(compute, *call.args, primfunc_name_hint="layer_norm")
+
+
+def _tanh(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    if shape_of(call) is None or dtype_of(call) != "float32":
+        return stock("relax.tanh")(bb, call)
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        bound = tirx.const(_LINEAR_BELOW, "float32")
+        return te.compute(
+            x.shape,
+            lambda *i: tirx.Select(tirx.abs(x(*i)) < bound, x(*i), tirx.tanh(x(*i))),
+            "tanh",
+        )
+
+    return bb.call_te(compute, call.args[0], primfunc_name_hint="tanh")
+
+
+def legalize_map() -> dict[str, Any]:
+    """Custom legalisations for ``relax.transform.LegalizeOps``."""
+    return {"relax.nn.layer_norm": _layer_norm, "relax.tanh": _tanh}
