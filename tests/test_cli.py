@@ -200,7 +200,7 @@ def test_first_interrupt_keeps_results_and_the_second_exits_at_once(name, code):
 
 
 def test_log_status_prints_rows_or_says_there_are_none(monkeypatch, capsys, tmp_path):
-    rows = [{"target": "x86_64-haswell-2t", "records": 12}]
+    rows = [{"key": "x86_64-haswell-2t", "records": 12, "header": {}, "broken_lines": 0}]
     fake(monkeypatch, "database", status=lambda folder: rows if folder == tmp_path else [])
     assert cli.main(["log", "status", "--log-dir", str(tmp_path)]) == 0
     assert "x86_64-haswell-2t       12" in capsys.readouterr().out
@@ -229,6 +229,20 @@ def test_log_merge_passes_sources_and_destination(monkeypatch, capsys):
     fake(monkeypatch, "database", merge=lambda sources, into: seen.append((sources, into)))
     assert cli.main(["log", "merge", "a", "b", "--into", "c"]) == 0
     assert seen == [([Path("a"), Path("b")], Path("c"))]
+
+
+def test_log_distill_keeps_what_was_asked_for(monkeypatch, capsys):
+    seen = []
+
+    def distill(log, keep):
+        seen.append((log, keep))
+        return 9, 2
+
+    fake(monkeypatch, "database", distill=distill)
+    assert cli.main(["log", "distill", "a", "--keep", "2"]) == 0
+    assert seen == [(Path("a"), 2)] and "kept 2 of 9 records" in capsys.readouterr().out
+    assert cli.main(["log", "distill", "a", "--keep", "0"]) == 1
+    assert "--keep must be at least 1, got 0" in capsys.readouterr().err
 
 
 def test_bench_passes_everything_on_to_the_script(capfd):

@@ -127,3 +127,7 @@ def _add_log(commands: Any, common: argparse.ArgumentParser) -> None:
     merge.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="folders to read")
     merge.add_argument("--into", required=True, type=Path, metavar="DIR", help="folder to write")
     merge.set_defaults(command="log merge")
+    distill = actions.add_parser("distill", parents=[common], help="keep the best records only")
+    distill.add_argument("log", type=Path, metavar="LOG", help="folder of one target's log")
+    distill.add_argument("--keep", type=int, default=1, metavar="N", help="records a kernel")
+    distill.set_defaults(command="log distill")

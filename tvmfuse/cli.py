@@ -139,6 +139,9 @@ def _bench(arguments: list[str]) -> int:
     return int(module.main(arguments))
 
 
+_STATUS_COLUMNS = ("key", "tasks", "records", "size_bytes", "broken_lines", "error")
+
+
 def _log_status(parsed: Namespace) -> int:
     from tvmfuse import database
     from tvmfuse.report.tables import format_table
@@ -148,7 +151,8 @@ def _log_status(parsed: Namespace) -> int:
     if parsed.json:
         print(json.dumps(rows, indent=2))
     else:
-        print(format_table(rows) if rows else f"no tuning logs in {folder}")
+        columns = [c for c in _STATUS_COLUMNS if any(row.get(c) for row in rows)]
+        print(format_table(rows, columns) if rows else f"no tuning logs in {folder}")
     return EXIT_OK
 
 
@@ -177,6 +181,18 @@ def _log_merge(parsed: Namespace) -> int:
     return EXIT_OK
 
 
+def _log_distill(parsed: Namespace) -> int:
+    if parsed.keep < 1:
+        raise OptionError(f"--keep must be at least 1, got {parsed.keep}")
+    from tvmfuse import database
+
+    before, after = database.distill(parsed.log, parsed.keep)
+    answer = {"log": str(parsed.log), "records_before": before, "records_after": after}
+    text = f"kept {after} of {before} records in {parsed.log}"
+    print(json.dumps(answer) if parsed.json else text)
+    return EXIT_OK
+
+
 _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "tune": _tune,
     "compile": _compile,
@@ -184,6 +200,7 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "log status": _log_status,
     "log clear": _log_clear,
     "log merge": _log_merge,
+    "log distill": _log_distill,
 }
 
 
