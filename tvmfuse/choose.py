@@ -1,8 +1,9 @@
 """Choose a variant and a schedule for every kernel: the fastest that the weights leave room for.
 
 Winograd variants trade memory for time: F(4x4) holds four times the weights of the definition. The
-fastest choice for each kernel is taken first; while the packed weights together exceed
-``WEIGHT_GROWTH`` times the logical ones, the kernel that loses the least time per byte gives way.
+fastest choice for each kernel is taken first; while the packed weights together exceed both
+``WEIGHT_GROWTH`` times the logical ones and ``WEIGHT_SLACK_BYTES`` more than them, the kernel that
+loses the least time per byte gives way.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tvmfuse.schedules import schedule_by_template
 from tvmfuse.tuning.task import as_main
 
 WEIGHT_GROWTH = 1.5  # packed bytes per logical byte of all weights together
+WEIGHT_SLACK_BYTES = 8 << 20  # what any model may add, however small its weights
 NOMINAL_HZ = 3e9  # puts estimated cycles beside measured seconds; only their order matters
 
 
@@ -119,7 +121,7 @@ def _fit_weights(kernels: list[_Kernel]) -> None:
     while True:
         packed = sum(k.count * k.chosen.weight_bytes for k in kernels)
         movable = [(k, option) for k in kernels if (option := k.smaller()) is not None]
-        if packed <= WEIGHT_GROWTH * logical or not movable:
+        if packed <= max(WEIGHT_GROWTH * logical, logical + WEIGHT_SLACK_BYTES) or not movable:
             return
         kernel, option = min(movable, key=lambda pair: pair[0].price(pair[1]))
         kernel.chosen = option

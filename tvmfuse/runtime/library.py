@@ -19,15 +19,19 @@ _lock = threading.Lock()
 _bundled_version: str | None = None
 
 
+_NOT_NEEDED = ("torch", "cuda")  # imported by tvm_ffi if they can be
+
+
 def import_ffi() -> ModuleType:
-    """Import ``tvm_ffi`` without the torch that it would pull in wherever torch is installed.
+    """Import ``tvm_ffi`` without what it would pull in wherever that is installed.
 
     ``tvm_ffi`` imports torch "first" to avoid a symbol conflict on Windows and finds tensors by
-    their ``__dlpack__`` attributes in any case, so a loader need not pay seconds and 300 MB for it.
+    their ``__dlpack__`` attributes in any case, so a loader need not pay seconds and 300 MB for
+    it; nor the memory of CUDA's bindings, which compile kernels.
     """
-    hide = "torch" not in sys.modules and "tvm_ffi" not in sys.modules
-    if hide:
-        sys.modules["torch"] = None  # type: ignore[assignment]
+    hidden = [] if "tvm_ffi" in sys.modules else [n for n in _NOT_NEEDED if n not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]
     try:
         import tvm_ffi
     except ImportError as error:
@@ -36,8 +40,8 @@ def import_ffi() -> ModuleType:
             "pip install 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'"
         ) from error
     finally:
-        if hide:
-            del sys.modules["torch"]
+        for name in hidden:
+            del sys.modules[name]
     return tvm_ffi
 
 
