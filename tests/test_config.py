@@ -74,6 +74,8 @@ def test_malformed_threads_in_the_environment(monkeypatch, text):
         ({"time_budget_s": float("nan")}, "--time-budget"),
         ({"time_budget_s": float("inf")}, "--time-budget"),
         ({"retune": True, "trials": 0}, "--retune"),
+        ({"no_log": True, "trials": 4}, "--no-log"),
+        ({"no_log": True, "time_budget_s": 4.0}, "--no-log"),
         ({"weights": "absent.pt"}, "absent.pt: no such file"),
     ],
 )

@@ -121,13 +121,7 @@ class _Run:
             self.plan = make_plan(self.lowered, self.hardware)
             self.fused = fuse(self.lowered, self.plan)
             self.groups = group_kernels(self.fused.module, self.hardware)
-        with self._open_log() as log:
-            for note in log.notes:
-                self.progress.note(note)
-            if self._wants_tuning():
-                with self.clock("tune"):
-                    self.tuned = self._tune(log)
-            choices = choose_kernels(self.groups, log, self.hardware)
+        choices = self._choices()
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=output.parent, prefix=".tvmfuse-") as scratch:
             staged = Path(scratch) / "artifact"
@@ -141,18 +135,32 @@ class _Run:
             install_artifact(staged, output)
         return report
 
+    def _choices(self) -> dict[str, Choice]:
+        """Tune if asked to, then take the best of log and templates for every kernel."""
+        if self.options.no_log:
+            return choose_kernels(self.groups, None, self.hardware)
+        with self._open_log() as log:
+            for note in log.notes:
+                self.progress.note(note)
+            if self._wants_tuning():
+                with self.clock("tune"):
+                    self.tuned = self._tune(log)
+            return choose_kernels(self.groups, log, self.hardware)
+
     def _wants_tuning(self) -> bool:
         o = self.options
         return o.time_budget_s is not None or (o.trials is not None and o.trials > 0)
 
-    def _open_log(self) -> TuningLog:
+    def _open_log(self, write: bool | None = None) -> TuningLog:
+        """The log to read, or to write while tuning, with the shipped one behind it."""
         assert self.options.log_dir is not None
         folder = self.options.log_dir / self.hardware.key
         shipped = shipped_log_dir()
         other = None if shipped is None else shipped / self.hardware.key
         if other is not None and other.resolve() == folder.resolve():
             other = None
-        return TuningLog.open(folder, self.hardware, self._wants_tuning(), shipped=other)
+        wanted = self._wants_tuning() if write is None else write
+        return TuningLog.open(folder, self.hardware, wanted, shipped=other)
 
     def _tune(self, log: TuningLog) -> TuneResult:
         result = tune_tasks(
@@ -211,16 +219,16 @@ class _Run:
         if not inexact:
             return None
         kept = [_only_exact(g) for g in inexact]
-        with self._open_log_readonly() as log:
-            again = choose_kernels([g for g, _ in kept], log, self.hardware)
+        exact = [g for g, _ in kept]
+        if self.options.no_log:
+            again = choose_kernels(exact, None, self.hardware)
+        else:
+            with self._open_log(write=False) as log:
+                again = choose_kernels(exact, log, self.hardware)
         return {
             g.name: dataclasses.replace(again[g.name], variant=index[again[g.name].variant])
             for g, index in kept
         }
-
-    def _open_log_readonly(self) -> TuningLog:
-        assert self.options.log_dir is not None
-        return TuningLog.open(self.options.log_dir / self.hardware.key, self.hardware, False)
 
     def _provenance(self, choices: dict[str, Choice]) -> dict[str, Any]:
         origins = [c.origin for c in choices.values()]

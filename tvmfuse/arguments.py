@@ -59,6 +59,8 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "files": {
         "--log-dir": {"type": Path, "metavar": "DIR", "help": "folder of the tuning logs"},
+        "--no-log": {"action": "store_true",
+                     "help": "read no log, not even the shipped one: templates only"},
         "--output": {"type": Path, "metavar": "DIR",
                      "help": "folder of the artifact (default: build/MODEL-TARGET)"},
     },

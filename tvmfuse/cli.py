@@ -68,11 +68,12 @@ def options_of(parsed: Namespace) -> CompileOptions:
         measure=parsed.measure,
         threads=parsed.threads,
         retune=parsed.retune,
+        no_log=parsed.no_log,
     )
 
 
 def _tune(parsed: Namespace) -> int:
-    if parsed.trials is None and parsed.time_budget_s is None:
+    if parsed.trials is None and parsed.time_budget_s is None and not parsed.no_log:
         parsed.time_budget_s = DEFAULT_TUNE_BUDGET_S
     return _run(parsed)
 

@@ -83,6 +83,8 @@ class CompileOptions:
         ``"auto"`` or ``"local"``: on this machine, in a child process.
     threads
         Threads a kernel may use; None is replaced by ``TVMFUSE_THREADS``, if that is set.
+    no_log
+        Build from the templates alone: neither the own nor the shipped log is read.
     retune
         Measure again even what the log already holds.
 
@@ -106,6 +108,7 @@ class CompileOptions:
     measure: str = "auto"
     threads: int | None = None
     retune: bool = False
+    no_log: bool = False
 
     def __post_init__(self) -> None:
         if self.threads is None:
@@ -157,6 +160,11 @@ class CompileOptions:
             raise OptionError(
                 f"--time-budget must be a positive number of seconds, got {self.time_budget_s:g}; "
                 "for no tuning at all use --trials 0"
+            )
+        if self.no_log and (self.trials or self.time_budget_s is not None or self.retune):
+            raise OptionError(
+                "--no-log builds from the templates alone, and tuning needs a log; drop --no-log, "
+                "or name an empty folder with --log-dir"
             )
         if self.retune and self.trials == 0:
             raise OptionError("--retune measures again, which --trials 0 forbids; drop one of them")

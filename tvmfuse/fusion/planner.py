@@ -17,7 +17,6 @@ from tvmfuse.fusion.plan import Group, Plan, Refusal
 from tvmfuse.hardware import Hardware
 from tvmfuse.workload import Workload
 
-
 # Templates inline a group into one expression, in which a value that is read twice stands twice:
 # chains with diamonds grow exponentially and stop compiling.
 MAX_EXPRESSION = 256
