@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.tirx import PrimFunc
 
@@ -10,6 +12,7 @@ from tvmfuse.schedules import base
 from tvmfuse.schedules.cpu import TEMPLATES as CPU_TEMPLATES
 
 TEMPLATES = {"llvm": CPU_TEMPLATES}
+_LOG = logging.getLogger(__name__)
 
 
 def schedule_by_template(func: PrimFunc, hardware: Hardware) -> tuple[Schedule, str]:
@@ -32,8 +35,10 @@ def _first(func: PrimFunc, hardware: Hardware, tunable: bool) -> tuple[list[Sche
     for template in TEMPLATES[hardware.kind]:
         try:
             schedules = template.apply(func, hardware, tunable)
-        except ScheduleError:
-            continue  # the kernel has a form that this template cannot take; the next one may
+        except (ScheduleError, RuntimeError, ValueError) as error:
+            # The kernel has a form that this template cannot take; the next one may.
+            _LOG.debug("%s does not take the kernel: %s", template.name, error)
+            continue
         if schedules:
             return schedules, template.name
     # The fallback takes every kernel, so only a kernel without a schedulable root gets here.

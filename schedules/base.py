@@ -128,17 +128,13 @@ def detach_output(sch: Schedule, anchor: Any) -> Any:
 
 
 def _last_consumer(sch: Schedule, anchor: Any) -> Any | None:
-    while True:
-        users = sch.get_consumers(anchor)
-        if not users:
-            return None
-        user = users[0]
-        while True:
-            following = sch.get_consumers(user)
-            if not following:
-                return user
-            sch.compute_inline(user)
-            user = following[0]
+    """Inline consumers until one is left, over all branches; None when nothing reads ``anchor``."""
+    while users := sch.get_consumers(anchor):
+        inner = next((user for user in users if sch.get_consumers(user)), None)
+        if inner is None:
+            return users[0]
+        sch.compute_inline(inner)
+    return None
 
 
 def inline_producers(sch: Schedule, anchor: Any, keep: Iterable[str]) -> None:

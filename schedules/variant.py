@@ -41,6 +41,9 @@ class Variant:
     rtol
         Largest error against the definition in float64, relative to the output's largest
         magnitude, that a correct implementation can show.
+    exact
+        Whether an output depends on its own window alone, so that NaN and infinity stay where
+        the definition puts them.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Variant:
     pack: Callable[[np.ndarray], np.ndarray]
     cycles: float
     rtol: float
+    exact: bool = True
 
     @property
     def weight_bytes(self) -> int:

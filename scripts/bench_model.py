@@ -160,7 +160,11 @@ class ModelBench:
         result: dict[str, Any] = {"label": adapter.label}
         self.results[name] = result
         if adapter.needs_onnx and "onnx_error" in prepared:
-            result.update(prepared["onnx_error"])
+            said = dict(prepared["onnx_error"])
+            if "missing" in said:
+                wanted = " ".join(["onnx", "onnxscript", *adapter.packages])
+                said["missing"] += f"; install what {adapter.label} needs: pip install {wanted}"
+            result.update(said)
             return
         if adapter.needs_onnx:
             before_s = self.export_s

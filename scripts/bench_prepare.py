@@ -40,7 +40,7 @@ def prepare(task: Task, onnx: bool) -> dict[str, Any]:
             with stages.time("export"):
                 _export_onnx(loaded, task)
         except ModuleNotFoundError as error:
-            result["onnx_error"] = {"missing": f"ONNX export: {error}; pip install onnx onnxscript"}
+            result["onnx_error"] = {"missing": f"ONNX export: {error}"}
         except Exception as error:
             why = " ".join(str(error).split())[:500]
             result["onnx_error"] = {"failed": f"ONNX export: {type(error).__name__}: {why}"}

@@ -11,6 +11,7 @@ from torch import nn
 
 import tvmfuse
 from tvmfuse import api
+from tvmfuse import run as run_module
 from tvmfuse.choose import choose_kernels
 from tvmfuse.config import CompileOptions
 from tvmfuse.database import TuningLog
@@ -55,8 +56,8 @@ def options(tmp_path, monkeypatch):
     """Makes options for the tiny model; short timing, own log, no shipped ones."""
     (tmp_path / "tvmfuse_tiny.py").write_text(MODEL)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(api, "time_artifact", functools.partial(time_artifact, seconds=0.05))
-    monkeypatch.setattr(api, "shipped_log_dir", lambda: None)
+    monkeypatch.setattr(run_module, "time_artifact", functools.partial(time_artifact, seconds=0.05))
+    monkeypatch.setattr(run_module, "shipped_log_dir", lambda: None)
 
     def make(**change):
         fields = {
@@ -101,9 +102,9 @@ def test_artifact_and_report(options, tmp_path):
 
 
 def fused_groups():
-    workload = api.import_model("tvmfuse_tiny:make", weights="random", seed=0)
+    workload = run_module.import_model("tvmfuse_tiny:make", weights="random", seed=0)
     low = lower(workload, HARDWARE)
-    return group_kernels(fuse(low, api.make_plan(low, HARDWARE)).module, HARDWARE)
+    return group_kernels(fuse(low, run_module.make_plan(low, HARDWARE)).module, HARDWARE)
 
 
 @slow
@@ -132,7 +133,7 @@ class Failed:
 def test_failing_verification_leaves_the_older_artifact(options, tmp_path, monkeypatch):
     go(options())
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
-    monkeypatch.setattr(api, "verify", lambda *_: Failed())
+    monkeypatch.setattr(run_module, "verify", lambda *_: Failed())
     with pytest.raises(VerificationError, match="output_0 is wrong"):
         go(options())
     after = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
@@ -142,7 +143,7 @@ def test_failing_verification_leaves_the_older_artifact(options, tmp_path, monke
 
 @slow
 def test_failing_verification_leaves_nothing(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "verify", lambda *_: Failed())
+    monkeypatch.setattr(run_module, "verify", lambda *_: Failed())
     with pytest.raises(VerificationError, match="no artifact was written"):
         go(options())
     assert not (tmp_path / "out").exists()
@@ -164,7 +165,7 @@ def test_inexact_variants_give_way(options, tmp_path, monkeypatch):
         seen.append(model)
         return Failed() if len(seen) == 1 else verify(model, workload, seed)
 
-    monkeypatch.setattr(api, "verify", once)
+    monkeypatch.setattr(run_module, "verify", once)
     report, said = go(options())
     assert len(seen) == 2
     assert "building again" in said and "output_0 is wrong" in said
@@ -179,7 +180,7 @@ def never(*_args, **_options):
 def test_output_that_is_no_artifact_is_refused_before_any_work(options, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("x")
-    monkeypatch.setattr(api, "import_model", never)
+    monkeypatch.setattr(run_module, "import_model", never)
     with pytest.raises(ArtifactError, match="out"):
         go(options())
     assert (tmp_path / "out" / "thesis.tex").read_text() == "x"

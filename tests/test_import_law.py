@@ -23,7 +23,7 @@ ROWS = (
     ("build",),
     ("verify", "verification", "diagnose"),
     ("deploy", "report"),
-    ("__init__", "api", "arguments", "cli", "compat"),
+    ("__init__", "api", "arguments", "cli", "compat", "run"),
 )
 ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
 TORCH_IS_FOR = {"frontend", "verify", "verification", "precision"}

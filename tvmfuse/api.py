@@ -1,320 +1,22 @@
-"""The verbs: one run from model to verified artifact, and its Python forms."""
+"""The verbs in Python: compile a module, tune it, verify an artifact, or run from options."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import io
-import json
-import shutil
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tvmfuse.build import Artifact, build
-from tvmfuse.choose import Choice, choose_kernels
-from tvmfuse.config import DEFAULT_TUNE_BUDGET_S, CompileOptions, shipped_log_dir
-from tvmfuse.database import TuningLog
-from tvmfuse.errors import ArtifactError, VerificationError
+from tvmfuse.config import DEFAULT_TUNE_BUDGET_S, CompileOptions
+from tvmfuse.errors import ArtifactError, OptionError
 from tvmfuse.frontend.import_model import import_model, import_module
-from tvmfuse.fusion.plan import Plan
-from tvmfuse.fusion.planner import make_plan
-from tvmfuse.hardware import Hardware, resolve_target
-from tvmfuse.passes.pipeline import fuse, lower
-from tvmfuse.passes.specialize import GroupKernel, group_kernels
 from tvmfuse.report.progress import Progress
+from tvmfuse.run import Clock, Run, run, runnable_target
 from tvmfuse.runtime import LoadedModel, load
-from tvmfuse.runtime.timing import time_artifact
-from tvmfuse.runtime.write import check_destination, copy_artifact, install_artifact
-from tvmfuse.tuning.measure import LocalMeasurer
-from tvmfuse.tuning.task import Task, make_task
-from tvmfuse.tuning.tuner import Budget, TuneResult
-from tvmfuse.tuning.tuner import tune as tune_tasks
-from tvmfuse.verify import VerifyReport, eager_ms, verify
-from tvmfuse.workload import Workload
+from tvmfuse.runtime.write import copy_artifact
+from tvmfuse.verify import verify
 
-REPORT = "report.json"
-EXACT_RTOL = 2e-5  # variants above this are left out when verification fails with them
-
-
-def run(options: CompileOptions, progress: Progress) -> dict[str, Any]:
-    """Import, fuse, tune, build, verify and write one model.
-
-    Parameters
-    ----------
-    options
-        What was asked for.
-    progress
-        Is told the stages, the notes and how tuning goes.
-
-    Returns
-    -------
-    dict
-        The content of ``report.json``.
-
-    Raises
-    ------
-    TvmfuseError
-        Any stage fails. No artifact is left then, and an older one at the same place stays.
-    """
-    hardware = resolve_target(options.target, options.threads)
-    assert options.output is not None
-    check_destination(options.output)
-    clock = _Clock(progress)
-    source: dict[str, Any] = {
-        "spec": options.model,
-        "batch": options.batch,
-        "shape": None if options.shape is None else _shape_text(options.shape),
-        "weights": options.weights,
-        "seed": options.seed,
-    }
-    with clock("import"):
-        workload = import_model(**source)
-        workload.provenance["import"] = source
-    progress.note(f"weights: {workload.provenance['weights']}")
-    return _Run(workload, hardware, options, progress, clock).go(options.output)
-
-
-def _shape_text(shapes: tuple[tuple[int, ...], ...]) -> str:
-    return ";".join(",".join(map(str, shape)) for shape in shapes)
-
-
-class _Clock:
-    """Wall-clock seconds of each stage."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.seconds: dict[str, float] = {}
-        self._progress = progress
-
-    @contextlib.contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        self._progress.stage(stage)
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            spent = time.perf_counter() - begin
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
-
-
-class _Run:
-    """The stages behind the import, with what they hand to one another."""
-
-    def __init__(
-        self,
-        workload: Workload,
-        hardware: Hardware,
-        options: CompileOptions,
-        progress: Progress,
-        clock: _Clock,
-    ) -> None:
-        self.workload, self.hardware, self.options = workload, hardware, options
-        self.progress, self.clock = progress, clock
-        self.tuned: TuneResult | None = None
-
-    def go(self, output: Path) -> dict[str, Any]:
-        """All stages; the artifact is written beside ``output`` and moved there at the end."""
-        with self.clock("fuse"):
-            self.lowered = lower(self.workload, self.hardware)
-            self.plan = make_plan(self.lowered, self.hardware)
-            self.fused = fuse(self.lowered, self.plan)
-            self.groups = group_kernels(self.fused.module, self.hardware)
-        choices = self._choices()
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".tvmfuse-") as scratch:
-            staged = Path(scratch) / "artifact"
-            artifact, verified = self._verified(choices, staged)
-            with self.clock("verify"):
-                timing = time_artifact(staged, self.hardware.cores)
-                eager = eager_ms(self.workload, self.hardware.cores)
-            report = self._report(artifact, choices, verified, timing, eager)
-            report["output"] = str(output)
-            (staged / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-            install_artifact(staged, output)
-        return report
-
-    def _choices(self) -> dict[str, Choice]:
-        """Tune if asked to, then take the best of log and templates for every kernel."""
-        if self.options.no_log:
-            return choose_kernels(self.groups, None, self.hardware)
-        with self._open_log() as log:
-            for note in log.notes:
-                self.progress.note(note)
-            if self._wants_tuning():
-                with self.clock("tune"):
-                    self.tuned = self._tune(log)
-            return choose_kernels(self.groups, log, self.hardware)
-
-    def _wants_tuning(self) -> bool:
-        o = self.options
-        return o.time_budget_s is not None or (o.trials is not None and o.trials > 0)
-
-    def _open_log(self, write: bool | None = None) -> TuningLog:
-        """The log to read, or to write while tuning, with the shipped one behind it."""
-        assert self.options.log_dir is not None
-        folder = self.options.log_dir / self.hardware.key
-        shipped = shipped_log_dir()
-        other = None if shipped is None else shipped / self.hardware.key
-        if other is not None and other.resolve() == folder.resolve():
-            other = None
-        wanted = self._wants_tuning() if write is None else write
-        return TuningLog.open(folder, self.hardware, wanted, shipped=other)
-
-    def _tune(self, log: TuningLog) -> TuneResult:
-        result = tune_tasks(
-            tasks_of(self.groups, self.plan),
-            log,
-            LocalMeasurer(self.hardware, model_bytes=weight_bytes(self.groups)),
-            self.hardware,
-            Budget(self.options.trials, self.options.time_budget_s),
-            seed=self.options.seed,
-            progress=self.progress,
-            retune=self.options.retune,
-        )
-        if result.interrupted:
-            self.progress.note(
-                "tuning was interrupted; building with what is in the log, and the same command "
-                "goes on from there"
-            )
-        return result
-
-    def _verified(self, choices: dict[str, Choice], staged: Path) -> tuple[Artifact, VerifyReport]:
-        """Build, write and verify; variants that round more are dropped if that is needed."""
-        artifact, report = self._attempt(choices, staged)
-        if not report.passed:
-            exact = self._without_inexact(choices)
-            if exact is not None:
-                self.progress.warn(
-                    "verification failed with Winograd convolutions ("
-                    + "; ".join(report.failures())
-                    + "); building again with direct ones"
-                )
-                choices.update(exact)
-                shutil.rmtree(staged)
-                artifact, report = self._attempt(choices, staged)
-        if not report.passed:
-            raise VerificationError(
-                f"{self.workload.name} for {self.hardware.name} does not agree with eager PyTorch; "
-                "no artifact was written:\n  " + "\n  ".join(report.failures())
-            )
-        return artifact, report
-
-    def _attempt(self, choices: dict[str, Choice], staged: Path) -> tuple[Artifact, VerifyReport]:
-        with self.clock("build"):
-            artifact = build(self.fused, self.groups, choices, self.hardware)
-            artifact.save(staged, self._provenance(choices))
-        with self.clock("verify"):
-            model = load(staged, threads=self.hardware.cores)
-            return artifact, verify(model, self.workload, self.options.seed)
-
-    def _without_inexact(self, choices: dict[str, Choice]) -> dict[str, Choice] | None:
-        """Choices for the groups whose variant rounds more than the definition; None: none."""
-        inexact = [
-            g
-            for g in self.groups
-            if g.variants and g.variants[choices[g.name].variant].rtol > EXACT_RTOL
-        ]
-        if not inexact:
-            return None
-        kept = [_only_exact(g) for g in inexact]
-        exact = [g for g, _ in kept]
-        if self.options.no_log:
-            again = choose_kernels(exact, None, self.hardware)
-        else:
-            with self._open_log(write=False) as log:
-                again = choose_kernels(exact, log, self.hardware)
-        return {
-            g.name: dataclasses.replace(again[g.name], variant=index[again[g.name].variant])
-            for g, index in kept
-        }
-
-    def _provenance(self, choices: dict[str, Choice]) -> dict[str, Any]:
-        origins = [c.origin for c in choices.values()]
-        return {
-            **self.workload.provenance,
-            "kernels_from_log": origins.count("log"),
-            "kernels_from_templates": len(origins) - origins.count("log"),
-        }
-
-    def _report(
-        self,
-        artifact: Artifact,
-        choices: dict[str, Choice],
-        verified: VerifyReport,
-        timing: dict[str, Any],
-        eager: float,
-    ) -> dict[str, Any]:
-        distinct = {id(c.kernel): c for c in choices.values()}.values()
-        hit = sum(c.origin == "log" for c in distinct)
-        return {
-            "model": self.workload.name,
-            "target": self.hardware.name,
-            "target_key": self.hardware.key,
-            "dtype": self.options.dtype,
-            "latency_ms": {
-                **{k: timing[k] for k in ("median", "p10", "p90")},
-                "kind": "measured",
-            },
-            "baseline_ms": {"eager": eager},
-            "peak_memory_bytes": timing["peak_memory_bytes"],
-            "kernels": {
-                "before": sum(len(g.ops) for g in self.plan.groups),
-                "after": artifact.calls,
-                "distinct": artifact.kernels,
-            },
-            "fusion": self.plan.counts(),
-            "refused": [dataclasses.asdict(r) for r in self.plan.refused],
-            "trials": self.tuned.trials if self.tuned else 0,
-            "trials_per_s": self.tuned.trials_per_s if self.tuned else 0.0,
-            "failures": self.tuned.failures if self.tuned else {},
-            "wall_s": {k: round(v, 3) for k, v in self.clock.seconds.items()},
-            "verify": verified.to_json(),
-            "records": {"hit": hit, "missed": len(distinct) - hit},
-            "provenance": self.workload.provenance,
-        }
-
-
-def _only_exact(group: GroupKernel) -> tuple[GroupKernel, list[int]]:
-    """The group with only its exact variants, and their indices in the whole group."""
-    index = [i for i, v in enumerate(group.variants) if v.rtol <= EXACT_RTOL]
-    return (
-        dataclasses.replace(
-            group,
-            variants=tuple(group.variants[i] for i in index),
-            kernels=tuple(group.kernels[i] for i in index),
-        ),
-        index,
-    )
-
-
-def weight_bytes(groups: list[GroupKernel]) -> int:
-    """Bytes of all packed weights of the model's favourite variants."""
-    return sum(group.variants[0].weight_bytes for group in groups if group.variants)
-
-
-def tasks_of(groups: list[GroupKernel], plan: Plan) -> list[Task]:
-    """Distinct kernels worth tuning, with how often each occurs."""
-    names = {g.members[-1]: "_".join(g.ops) for g in plan.groups}
-    counts: dict[int, int] = {}
-    first: dict[int, GroupKernel] = {}
-    for group in groups:
-        counts[id(group.kernels)] = counts.get(id(group.kernels), 0) + 1
-        first.setdefault(id(group.kernels), group)
-    tasks = []
-    for number, (key, group) in enumerate(first.items()):
-        label = names.get(group.name.removeprefix("group_"), group.name)
-        tasks.append(
-            make_task(
-                f"{number:02d}_{label}",
-                group.kernels[0],
-                counts[key],
-                group.kernels[1:],
-                tuple(v.rtol for v in group.variants),
-            )
-        )
-    return tasks
+__all__ = ["CompiledModel", "compile", "run", "tune", "verify_artifact"]
 
 
 class CompiledModel:
@@ -326,9 +28,11 @@ class CompiledModel:
         What ``report.json`` would hold.
     """
 
-    def __init__(self, folder: tempfile.TemporaryDirectory[str], report: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: tempfile.TemporaryDirectory[str], report: dict[str, Any], threads: int
+    ) -> None:
         self._folder, self.report = folder, report
-        self._model: LoadedModel = load(Path(folder.name) / "artifact")
+        self._model: LoadedModel = load(Path(folder.name) / "artifact", threads)
 
     def __call__(self, *args: Any) -> Any:
         """Run on NumPy arrays or torch tensors; see :class:`tvmfuse.runtime.LoadedModel`."""
@@ -344,7 +48,7 @@ class CompiledModel:
 
 def compile(  # the product's own word for it, as in torch.compile
     module: Any,
-    example_inputs: tuple[Any, ...],
+    example_inputs: Any,
     *,
     name: str = "model",
     progress: Progress | None = None,
@@ -357,7 +61,8 @@ def compile(  # the product's own word for it, as in torch.compile
     module
         In eval mode.
     example_inputs
-        Positional arguments; their shapes are those of the compiled model.
+        Tuple of the positional arguments; their shapes are those of the compiled model.
+        Anything but a tuple or a list is taken as the only argument.
     name
         For logs and reports.
     progress
@@ -376,16 +81,24 @@ def compile(  # the product's own word for it, as in torch.compile
     TvmfuseError
         As for :func:`run`.
     """
+    refused = sorted({"model", "output", "batch", "shape", "weights"} & set(options))
+    if refused:
+        raise OptionError(
+            f"tvmfuse.compile takes no {', '.join(refused)}: the module brings its weights, the "
+            "example inputs their shapes, and .save(dir) writes the artifact"
+        )
+    if not isinstance(example_inputs, (tuple, list)):
+        example_inputs = (example_inputs,)
     folder = tempfile.TemporaryDirectory(prefix="tvmfuse-")
     output = Path(folder.name) / "artifact"
     asked = CompileOptions(model=name, output=output, **options)
     silent = progress or Progress(_nowhere())
-    clock = _Clock(silent)
-    hardware = resolve_target(asked.target, asked.threads)
+    clock = Clock(silent)
+    hardware = runnable_target(asked)
     with clock("import"):
         workload = import_module(module, tuple(example_inputs), name)
-    report = _Run(workload, hardware, asked, silent, clock).go(output)
-    return CompiledModel(folder, report)
+    report = Run(workload, hardware, asked, silent, clock).go(output)
+    return CompiledModel(folder, report, hardware.cores)
 
 
 def tune(module: Any, example_inputs: tuple[Any, ...], **options: Any) -> CompiledModel:
@@ -395,7 +108,7 @@ def tune(module: Any, example_inputs: tuple[Any, ...], **options: Any) -> Compil
     return compile(module, example_inputs, **options)
 
 
-def verify_artifact(directory: str | Path, progress: Progress) -> dict[str, Any]:
+def verify_artifact(directory: str | Path, progress: Progress | None = None) -> dict[str, Any]:
     """Verify an artifact again, against the model that its manifest names.
 
     Raises
@@ -403,6 +116,7 @@ def verify_artifact(directory: str | Path, progress: Progress) -> dict[str, Any]
     TvmfuseError
         The artifact or its model cannot be loaded.
     """
+    progress = progress or Progress(_nowhere())
     model = load(Path(directory))
     source = model.manifest.provenance
     progress.stage("import")

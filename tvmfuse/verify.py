@@ -30,10 +30,9 @@ TOLERANCES: dict[str, float] = {
     "bfloat16": 1e-1,
 }
 
+_OWN_ERRORS = 2  # how often eager float32's own error another order of rounding may be off
 _LARGE = 1e3
 _DENORMAL = 1e-39  # below float32's smallest normal number, 1.2e-38
-# Here positions count, and eager float32 decides them: float64 has nothing to add.
-_NONFINITE = ("nan", "inf")
 # Hardware may flush denormals to zero (eager does so after torch.set_flush_denormal): an error
 # of one smallest normal number is always allowed.
 _TINY = float(np.finfo(np.float32).tiny)
@@ -146,13 +145,20 @@ def verify(model: Callable[..., Any], workload: Workload, seed: int = 0) -> Veri
     kinds: dict[str, Comparison] = {}
     first: tuple[tuple[Any, ...], list[Any], list[torch.Tensor]] | None = None
     for kind, inputs in edge_inputs(workload.example_inputs, seed).items():
+        try:
+            with torch.no_grad():
+                eager = _eager(workload.signature, workload.reference, inputs)
+        except Exception as error:  # any kind: the module is the user's
+            if kind == "example":
+                raise
+            why = f"not compared: eager itself raises {type(error).__name__} for it"
+            kinds[kind] = Comparison(True, reason=why)
+            continue
         returned = _leaves(workload.signature, model(*_copies(inputs)))
         got = [_as_tensor(leaf) for leaf in returned]
         if first is None:
             first = (inputs, returned, [leaf.clone() for leaf in got])
-        with torch.no_grad():
-            eager = _eager(workload.signature, workload.reference, inputs)
-        ideal = eager if kind in _NONFINITE else exact(inputs) or eager
+        ideal = exact(inputs) or eager
         kinds[kind] = compare(got, eager, ideal)
     assert first is not None
     kinds["repeated"] = _repeated(model, workload.signature, *first)
@@ -278,12 +284,16 @@ def _compare_one(got: torch.Tensor, eager: torch.Tensor, ideal: torch.Tensor) ->
     both = got.isfinite() & eager.isfinite() & ideal.isfinite()
     scale = float(ideal[both].abs().max()) if bool(both.any()) else 0.0
     error, own = (_distance(side[both], ideal[both]) for side in (got, eager))
-    passed = error <= tolerance * scale + _TINY and not half_finite
+    # Where eager float32 is itself further from float64 than the tolerance (an offset of 80000 in
+    # front of a layer norm), no float32 program can be nearer by construction.
+    allowed = max(tolerance * scale, _OWN_ERRORS * own) + _TINY
+    passed = error <= allowed and not half_finite
     reasons = []
     if half_finite:
         reasons.append(f"{half_finite} of {got.numel()} values are finite on one side only")
-    if error > tolerance * scale + _TINY:
-        reasons.append(f"error {error:.3g} at magnitude {scale:.3g} exceeds {tolerance:g}")
+    if error > allowed:
+        said = f"error {error:.3g} at magnitude {scale:.3g} exceeds {tolerance:g}"
+        reasons.append(f"{said} and twice the {own:.3g} of eager float32")
     relative = [distance / scale if scale > _TINY else 0.0 for distance in (error, own)]
     return Comparison(
         passed, error, relative[0], relative[1], tolerance, half_finite, half_nan,

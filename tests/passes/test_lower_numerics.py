@@ -24,18 +24,18 @@ def test_layer_norm_agrees_with_float64(kit, shape, normalized, offset):
         exact = module.double()(x.double()).numpy()
     module.float()
     got = kit.run(lowered(kit, module, x), x.numpy())[0]
-    # Inputs near 8e4 are themselves rounded to 2^-8 of the spread; the rest is the algorithm.
-    assert np.abs(got - exact).max() < (1e-5 if offset == 0 else 1e-2) * np.abs(exact).max()
+    assert np.abs(got - exact).max() < 1e-5 * np.abs(exact).max()
 
 
 def test_stock_layer_norm_would_lose_them(kit):
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)) + 8e4
     module = nn.LayerNorm(64)
     with torch.no_grad():
-        exact = module(x.double().float()).numpy()
+        exact = module.double()(x.double()).numpy()
+    module.float()
     ours = kit.run(lowered(kit, module, x), x.numpy())[0]
     stock = kit.run(kit.imported(module, x), x.numpy())[0]
-    assert np.abs(ours - exact).max() < np.abs(stock - exact).max()
+    assert 100 * np.abs(ours - exact).max() < np.abs(stock - exact).max()
 
 
 def test_leading_axes_are_left_to_the_stock_lowering(kit):
@@ -63,4 +63,5 @@ def test_tanh_of_small_and_large(kit):
     got = kit.run(lowered(kit, Tanh(), x), x.numpy())[0]
     exact = np.tanh(x.double().numpy())
     assert np.isnan(got[0, -1])
-    assert np.allclose(got[0, :-1], exact[0, :-1], rtol=2e-6, atol=0)
+    # 3e-6 is what TVM's rational approximation is off by where it takes over.
+    assert np.allclose(got[0, :-1], exact[0, :-1], rtol=5e-6, atol=0)

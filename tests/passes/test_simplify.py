@@ -66,7 +66,9 @@ def test_nothing_goes(kit, name):
 
 @pytest.mark.parametrize("name", SOMETHING)
 def test_something_stays(kit, name):
-    assert kit.count(clean(kit.written(doubled(SOMETHING[name]), X)), name) == 1
+    views = {"squeeze": "reshape", "expand_dims": "reshape"}  # all views get one name
+    mod = clean(kit.written(doubled(SOMETHING[name]), X))
+    assert kit.count(mod, views.get(name, name)) == 1
 
 
 W = np.arange(24, dtype="float32").reshape(2, 3, 4)

@@ -93,7 +93,8 @@ def _function(group: Group, values: dict[str, Any]) -> tuple[relax.Function, lis
         if not isinstance(expr, (relax.Var, GenericConst)):
             return expr
         for known, parameter in zip(arguments, parameters, strict=True):
-            if known.same_as(expr):
+            # A constant gets a parameter of its own each time: the anchor's weight is packed.
+            if isinstance(expr, relax.Var) and known.same_as(expr):
                 return parameter
         arguments.append(expr)
         parameters.append(relax.Var(f"p{len(parameters)}", expr.ty))

@@ -34,6 +34,8 @@ def conv2d_anchor(call: relax.Call) -> Conv2d | None:
     same_type = dtype == dtype_of(call.args[0]) == dtype_of(call.args[1])
     if x is None or w is None or not ours or not same_type or array_of(call.args[1]) is None:
         return None
+    if 0 in x or 0 in w:
+        return None
     pad = ints(attrs.padding)
     return Conv2d(
         *x,
@@ -54,7 +56,7 @@ def dense_anchor(call: relax.Call) -> Dense | None:
     dtype = dtype_of(call)
     if x is None or w is None or len(w) != 2 or len(x) < 2 or array_of(call.args[1]) is None:
         return None
-    if not dtype == dtype_of(call.args[0]) == dtype_of(call.args[1]):
+    if not dtype == dtype_of(call.args[0]) == dtype_of(call.args[1]) or 0 in x or 0 in w:
         return None
     return Dense(x[:-2], x[-2], x[-1], w[1], dtype)
 
@@ -154,9 +156,11 @@ def legalize_map(hardware: Hardware) -> dict[str, Any]:
 
 
 def _concat(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    parts = _tuple_fields(bb, call.args[0])
+    parts = [p for p in _tuple_fields(bb, call.args[0]) if 0 not in (shape_of(p) or ())]
     shapes = [shape_of(p) for p in parts]
-    if call.attrs.axis is None or any(s is None for s in shapes) or len(parts) < 2:
+    if len(parts) == 1 and shapes[0] == shape_of(call):
+        return parts[0]
+    if call.attrs.axis is None or any(not s for s in shapes) or len(parts) < 2:
         return stock("relax.concat")(bb, call)
     rank = len(shapes[0] or ())
     kernel = concat([s for s in shapes if s], int(call.attrs.axis) % rank, dtype_of(call))

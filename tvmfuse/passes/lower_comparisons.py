@@ -7,6 +7,7 @@ otherwise). Where both operands may be NaN, the first one is tested as well.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,12 +35,21 @@ def _relu(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _clip(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """An infinite bound is none, and is no number at all for integers."""
     low, high = (float(a.value) for a in call.args[1:])
+    whole = "int" in dtype_of(call)
+
+    def bound(value: float, dtype: str) -> tirx.PrimExpr:
+        return tirx.const(int(value) if whole else value, dtype)
 
     def compute(x: te.Tensor) -> te.Tensor:
-        least, most = tirx.const(low, x.dtype), tirx.const(high, x.dtype)
+        def body(*i: Any) -> Any:
+            value = x(*i)
+            if not math.isinf(low):
+                value = tirx.max(bound(low, x.dtype), value)
+            return value if math.isinf(high) else tirx.min(bound(high, x.dtype), value)
 
-        return te.compute(x.shape, lambda *i: tirx.min(most, tirx.max(least, x(*i))), "clip")
+        return te.compute(x.shape, body, "clip")
 
     return bb.call_te(compute, call.args[0], primfunc_name_hint="clip")
 
@@ -146,6 +156,13 @@ def _floating(legalize: Any, stock: Any) -> Any:
     return choose
 
 
+def _any_type(legalize: Any, stock: Any) -> Any:
+    def choose(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        return legalize(bb, call) if shape_of(call) is not None else stock(bb, call)
+
+    return choose
+
+
 def _tensors(call: relax.Call) -> list[Any]:
     return [a for a in call.args if isinstance(a.ty, relax.TensorType)]
 
@@ -154,7 +171,6 @@ def legalize_map() -> dict[str, Any]:
     """Custom legalisations for ``relax.transform.LegalizeOps``."""
     ours = {
         "relax.nn.relu": _relu,
-        "relax.clip": _clip,
         "relax.maximum": _pairwise(_larger, "maximum"),
         "relax.minimum": _pairwise(_smaller, "minimum"),
         "relax.max": _reduction(_larger, tirx.min_value, "max"),
@@ -163,4 +179,5 @@ def legalize_map() -> dict[str, Any]:
         "relax.nn.max_pool2d": _max_pool,
         "relax.nn.max_pool3d": _max_pool,
     }
-    return {name: _floating(legalize, stock(name)) for name, legalize in ours.items()}
+    chosen = {name: _floating(legalize, stock(name)) for name, legalize in ours.items()}
+    return {**chosen, "relax.clip": _any_type(_clip, stock("relax.clip"))}

@@ -1,4 +1,4 @@
-"""Remove operators that do nothing and put pooling over the whole image as a mean.
+"""Remove operators that do nothing, call all views reshape, pooling over the whole image a mean.
 
 Before: ``adaptive_avg_pool2d(x, (7, 7))`` on a 7x7 image      After: ``x``
 Before: ``adaptive_avg_pool2d(x, (1, 1))``                      After: ``mean(x, [H, W], keepdims)``
@@ -28,8 +28,11 @@ class _Simplifier(PyExprMutator):
             axes = ints(call.attrs.axes)
             return call.args[0] if axes == tuple(range(len(axes))) else call
         if name in _RESHAPES and shape_of(call) is not None:
-            same = shape_of(call) == shape_of(call.args[0])
-            return call.args[0] if same else call
+            shape = shape_of(call)
+            if shape == shape_of(call.args[0]):
+                return call.args[0]
+            # One name for all views: ConvertLayout fails on squeezes with negative axes.
+            return call if name == "relax.reshape" else relax.op.reshape(call.args[0], shape)
         if name == "relax.astype" and dtype_of(call) == dtype_of(call.args[0]):
             return call.args[0]
         return call

@@ -406,7 +406,9 @@ def _used(states: Sequence[LoggedState | None]) -> tuple[int, float]:
     if not states or any(state is None for state in states):
         return 0, 0.0
     asked = [state.asked for state in states if state is not None]
-    return (
-        int(min(a.get("used_trials", 0) for a in asked)),
-        min(a.get("used_seconds", 0.0) for a in asked),
-    )
+
+    def spent(limit: str) -> float:
+        """What all of them used of a limit that their run had; of another it used nothing."""
+        return min(a.get(f"used_{limit}", 0.0) if limit in a else 0.0 for a in asked)
+
+    return int(spent("trials")), spent("seconds")

@@ -1,0 +1,336 @@
+"""One run: the stages from a model to a verified artifact, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tvmfuse.build import Artifact, build
+from tvmfuse.choose import Choice, choose_kernels
+from tvmfuse.config import CompileOptions, shipped_log_dir
+from tvmfuse.database import TuningLog
+from tvmfuse.errors import ArtifactError, DeviceError, VerificationError
+from tvmfuse.frontend.import_model import import_model
+from tvmfuse.fusion.plan import Plan
+from tvmfuse.fusion.planner import make_plan
+from tvmfuse.hardware import Hardware, resolve_target, runnable_here
+from tvmfuse.passes.pipeline import fuse, lower
+from tvmfuse.passes.specialize import GroupKernel, group_kernels
+from tvmfuse.report.progress import Progress
+from tvmfuse.runtime import load
+from tvmfuse.runtime.timing import time_artifact
+from tvmfuse.runtime.write import check_destination, install_artifact
+from tvmfuse.tuning.measure import LocalMeasurer
+from tvmfuse.tuning.task import Task, make_task
+from tvmfuse.tuning.tuner import Budget, TuneResult
+from tvmfuse.tuning.tuner import tune as tune_tasks
+from tvmfuse.verify import VerifyReport, eager_ms, verify
+from tvmfuse.workload import Workload
+
+REPORT = "report.json"
+
+
+def run(options: CompileOptions, progress: Progress) -> dict[str, Any]:
+    """Import, fuse, tune, build, verify and write one model.
+
+    Parameters
+    ----------
+    options
+        What was asked for.
+    progress
+        Is told the stages, the notes and how tuning goes.
+
+    Returns
+    -------
+    dict
+        The content of ``report.json``.
+
+    Raises
+    ------
+    TvmfuseError
+        Any stage fails. No artifact is left then, and an older one at the same place stays.
+    """
+    hardware = runnable_target(options)
+    assert options.output is not None
+    check_destination(options.output)
+    clock = Clock(progress)
+    source: dict[str, Any] = {
+        "spec": options.model,
+        "batch": options.batch,
+        "shape": None if options.shape is None else _shape_text(options.shape),
+        "weights": options.weights,
+        "seed": options.seed,
+    }
+    with clock("import"):
+        workload = import_model(**source)
+        workload.provenance["import"] = source
+    progress.note(f"weights: {workload.provenance['weights']}")
+    return Run(workload, hardware, options, progress, clock).go(options.output)
+
+
+def runnable_target(options: CompileOptions) -> Hardware:
+    """The target, if its kernels can run here: what cannot be verified is not built."""
+    hardware = resolve_target(options.target, options.threads)
+    fits = runnable_here(hardware.features)
+    if not fits:
+        raise DeviceError(
+            f"kernels for {hardware.name} cannot run on this machine ({fits.reason}), so they "
+            "could be neither measured nor verified; compile on such a machine, or choose an "
+            "older CPU (llvm:CPU) that both have"
+        )
+    return hardware
+
+
+def _shape_text(shapes: tuple[tuple[int, ...], ...]) -> str:
+    return ";".join(",".join(map(str, shape)) for shape in shapes)
+
+
+class Clock:
+    """Wall-clock seconds of each stage."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextlib.contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        self._progress.stage(stage)
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - begin
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+
+
+class Run:
+    """The stages behind the import, with what they hand to one another."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        hardware: Hardware,
+        options: CompileOptions,
+        progress: Progress,
+        clock: Clock,
+    ) -> None:
+        self.workload, self.hardware, self.options = workload, hardware, options
+        self.progress, self.clock = progress, clock
+        self.tuned: TuneResult | None = None
+
+    def go(self, output: Path) -> dict[str, Any]:
+        """All stages; the artifact is written beside ``output`` and moved there at the end."""
+        with self.clock("fuse"):
+            self.lowered = lower(self.workload, self.hardware)
+            self.plan = make_plan(self.lowered, self.hardware)
+            self.fused = fuse(self.lowered, self.plan)
+            self.groups = group_kernels(self.fused.module, self.hardware)
+        choices = self._choices()
+        try:
+            return self._finish(choices, output)
+        except OSError as error:
+            raise ArtifactError(
+                f"cannot write the artifact {output}: {error}; free space, or choose another "
+                "--output or TMPDIR; nothing was left behind"
+            ) from error
+
+    def _finish(self, choices: dict[str, Choice], output: Path) -> dict[str, Any]:
+        """Build and verify beside ``output``, then move the artifact there."""
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".tvmfuse-") as scratch:
+            staged = Path(scratch) / "artifact"
+            artifact, verified = self._verified(choices, staged)
+            with self.clock("verify"):
+                timing = time_artifact(staged, self.hardware.cores)
+                eager = eager_ms(self.workload, self.hardware.cores)
+            report = self._report(artifact, choices, verified, timing, eager)
+            report["output"] = str(output)
+            (staged / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            install_artifact(staged, output)
+        return report
+
+    def _choices(self) -> dict[str, Choice]:
+        """Tune if asked to, then take the best of log and templates for every kernel."""
+        if self.options.no_log:
+            return choose_kernels(self.groups, None, self.hardware)
+        with self._open_log() as log:
+            for note in log.notes:
+                self.progress.note(note)
+            if self._wants_tuning():
+                with self.clock("tune"):
+                    self.tuned = self._tune(log)
+            return choose_kernels(self.groups, log, self.hardware)
+
+    def _wants_tuning(self) -> bool:
+        o = self.options
+        return o.time_budget_s is not None or (o.trials is not None and o.trials > 0)
+
+    def _open_log(self, write: bool | None = None) -> TuningLog:
+        """The log to read, or to write while tuning, with the shipped one behind it."""
+        assert self.options.log_dir is not None
+        folder = self.options.log_dir / self.hardware.key
+        shipped = shipped_log_dir()
+        other = None if shipped is None else shipped / self.hardware.key
+        if other is not None and other.resolve() == folder.resolve():
+            other = None
+        wanted = self._wants_tuning() if write is None else write
+        return TuningLog.open(folder, self.hardware, wanted, shipped=other)
+
+    def _tune(self, log: TuningLog) -> TuneResult:
+        result = tune_tasks(
+            tasks_of(self.groups, self.plan),
+            log,
+            LocalMeasurer(self.hardware, model_bytes=weight_bytes(self.groups)),
+            self.hardware,
+            Budget(self.options.trials, self.options.time_budget_s),
+            seed=self.options.seed,
+            progress=self.progress,
+            retune=self.options.retune,
+        )
+        if result.interrupted:
+            self.progress.note(
+                "tuning was interrupted; building with what is in the log, and the same command "
+                "goes on from there"
+            )
+        return result
+
+    def _verified(self, choices: dict[str, Choice], staged: Path) -> tuple[Artifact, VerifyReport]:
+        """Build, write and verify; variants that round more are dropped if that is needed."""
+        artifact, report = self._attempt(choices, staged)
+        if not report.passed:
+            exact = self._without_inexact(choices)
+            if exact is not None:
+                self.progress.warn(
+                    "verification failed with Winograd convolutions ("
+                    + "; ".join(report.failures())
+                    + "); building again with direct ones"
+                )
+                choices.update(exact)
+                shutil.rmtree(staged)
+                artifact, report = self._attempt(choices, staged)
+        if not report.passed:
+            raise VerificationError(
+                f"{self.workload.name} for {self.hardware.name} does not agree with eager PyTorch; "
+                "no artifact was written:\n  " + "\n  ".join(report.failures())
+            )
+        return artifact, report
+
+    def _attempt(self, choices: dict[str, Choice], staged: Path) -> tuple[Artifact, VerifyReport]:
+        with self.clock("build"):
+            artifact = build(self.fused, self.groups, choices, self.hardware)
+            artifact.save(staged, self._provenance(choices))
+        with self.clock("verify"):
+            model = load(staged, threads=self.hardware.cores)
+            return artifact, verify(model, self.workload, self.options.seed)
+
+    def _without_inexact(self, choices: dict[str, Choice]) -> dict[str, Choice] | None:
+        """Choices for the groups whose variant is not exact, without those; None: none are."""
+        inexact = [
+            g for g in self.groups if g.variants and not g.variants[choices[g.name].variant].exact
+        ]
+        if not inexact:
+            return None
+        kept = [_only_exact(g) for g in inexact]
+        exact = [g for g, _ in kept]
+        if self.options.no_log:
+            again = choose_kernels(exact, None, self.hardware)
+        else:
+            with self._open_log(write=False) as log:
+                again = choose_kernels(exact, log, self.hardware)
+        return {
+            g.name: dataclasses.replace(again[g.name], variant=index[again[g.name].variant])
+            for g, index in kept
+        }
+
+    def _provenance(self, choices: dict[str, Choice]) -> dict[str, Any]:
+        origins = [c.origin for c in choices.values()]
+        return {
+            **self.workload.provenance,
+            "kernels_from_log": origins.count("log"),
+            "kernels_from_templates": len(origins) - origins.count("log"),
+        }
+
+    def _report(
+        self,
+        artifact: Artifact,
+        choices: dict[str, Choice],
+        verified: VerifyReport,
+        timing: dict[str, Any],
+        eager: float,
+    ) -> dict[str, Any]:
+        distinct = {id(c.kernel): c for c in choices.values()}.values()
+        hit = sum(c.origin == "log" for c in distinct)
+        return {
+            "model": self.workload.name,
+            "target": self.hardware.name,
+            "target_key": self.hardware.key,
+            "dtype": self.options.dtype,
+            "latency_ms": {
+                **{k: timing[k] for k in ("median", "p10", "p90")},
+                "kind": "measured",
+            },
+            "baseline_ms": {"eager": eager},
+            "peak_memory_bytes": timing["peak_memory_bytes"],
+            "kernels": {
+                "before": sum(len(g.ops) for g in self.plan.groups),
+                "after": artifact.calls,
+                "distinct": artifact.kernels,
+            },
+            "fusion": self.plan.counts(),
+            "refused": [dataclasses.asdict(r) for r in self.plan.refused],
+            "trials": self.tuned.trials if self.tuned else 0,
+            "trials_per_s": self.tuned.trials_per_s if self.tuned else 0.0,
+            "failures": self.tuned.failures if self.tuned else {},
+            "wall_s": {k: round(v, 3) for k, v in self.clock.seconds.items()},
+            "verify": verified.to_json(),
+            "records": {"hit": hit, "missed": len(distinct) - hit},
+            "provenance": self.workload.provenance,
+        }
+
+
+def _only_exact(group: GroupKernel) -> tuple[GroupKernel, list[int]]:
+    """The group with only its exact variants, and their indices in the whole group."""
+    index = [i for i, v in enumerate(group.variants) if v.exact]
+    return (
+        dataclasses.replace(
+            group,
+            variants=tuple(group.variants[i] for i in index),
+            kernels=tuple(group.kernels[i] for i in index),
+        ),
+        index,
+    )
+
+
+def weight_bytes(groups: list[GroupKernel]) -> int:
+    """Bytes of all packed weights of the model's favourite variants."""
+    return sum(group.variants[0].weight_bytes for group in groups if group.variants)
+
+
+def tasks_of(groups: list[GroupKernel], plan: Plan) -> list[Task]:
+    """Distinct kernels worth tuning, with how often each occurs."""
+    names = {g.members[-1]: "_".join(g.ops) for g in plan.groups}
+    counts: dict[int, int] = {}
+    first: dict[int, GroupKernel] = {}
+    for group in groups:
+        counts[id(group.kernels)] = counts.get(id(group.kernels), 0) + 1
+        first.setdefault(id(group.kernels), group)
+    tasks = []
+    for number, (key, group) in enumerate(first.items()):
+        label = names.get(group.name.removeprefix("group_"), group.name)
+        tasks.append(
+            make_task(
+                f"{number:02d}_{label}",
+                group.kernels[0],
+                counts[key],
+                group.kernels[1:],
+                tuple(v.rtol for v in group.variants),
+            )
+        )
+    return tasks
