@@ -14,7 +14,7 @@ from tvm.ir import GenericConst
 
 from tvmfuse.errors import BuildError
 from tvmfuse.fusion.plan import Group, Plan
-from tvmfuse.passes.relax_tools import bindings
+from tvmfuse.passes.relax_tools import bindings, with_variables
 
 PREFIX = "group_"
 
@@ -42,13 +42,13 @@ def group_bindings(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
                 group = owner.get(name)
                 values[name] = binding.value
                 if group is None:
-                    remap[binding.var] = builder.emit(_replaced(binding.value, remap), name)
+                    remap[binding.var] = builder.emit(with_variables(binding.value, remap), name)
                 elif name == group.members[-1]:
                     function, arguments = _function(group, values)
                     gv = builder.add_func(function, PREFIX + name)
-                    call = relax.Call(gv, [_replaced(a, remap) for a in arguments])
+                    call = relax.Call(gv, [with_variables(a, remap) for a in arguments])
                     remap[binding.var] = builder.emit(call, name)
-            outputs = builder.emit_output(_replaced(main.body.body, remap))
+            outputs = builder.emit_output(with_variables(main.body.body, remap))
         builder.emit_func_output(outputs)
     fused = builder.finalize()
     return relax.transform.DeadCodeElimination(["main"])(fused)
@@ -65,20 +65,6 @@ def _owners(mod: tvm.IRModule, plan: Plan) -> dict[str, Group]:
                 raise BuildError(f"the plan puts {member!r} into two groups")
             owner[member] = group
     return owner
-
-
-def _replaced(expr: Any, remap: dict[relax.Var, relax.Expr]) -> Any:
-    """``expr`` with the variables of the old ``main`` replaced."""
-    if isinstance(expr, relax.Var):
-        return remap[expr]
-    if isinstance(expr, relax.Tuple):
-        return relax.Tuple([_replaced(f, remap) for f in expr.fields])
-    if isinstance(expr, relax.TupleGetItem):
-        return relax.TupleGetItem(_replaced(expr.tuple_value, remap), expr.index)
-    if isinstance(expr, relax.Call):
-        arguments = [_replaced(a, remap) for a in expr.args]
-        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)
-    return expr
 
 
 def _function(group: Group, values: dict[str, Any]) -> tuple[relax.Function, list[Any]]:

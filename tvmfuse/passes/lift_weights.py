@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tvmfuse.passes.relax_tools import bindings
+from tvmfuse.passes.relax_tools import bindings, with_leaves
 
 
 def lift_weights(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[np.ndarray]]:
@@ -42,24 +42,17 @@ def _with_parameter(
     weights = relax.Var("weights", relax.TupleType([c.ty for c in found]))
     remap: dict[relax.Var, Any] = {p: relax.Var(p.name, p.ty) for p in main.params}
 
-    def value_of(expr: Any) -> Any:
+    def leaf(expr: Any) -> Any:
         if isinstance(expr, GenericConst):
             return relax.TupleGetItem(weights, index[hash(expr)])
-        if isinstance(expr, relax.Var):
-            return remap[expr]
-        if isinstance(expr, relax.Tuple):
-            return relax.Tuple([value_of(f) for f in expr.fields])
-        if isinstance(expr, relax.TupleGetItem):
-            return relax.TupleGetItem(value_of(expr.tuple_value), expr.index)
-        if isinstance(expr, relax.Call):
-            arguments = [value_of(a) for a in expr.args]
-            return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)
-        return expr
+        return remap[expr]
 
     with builder.function("main", [*remap.values(), weights], attrs={"num_input": len(remap)}):
         with builder.dataflow():
             for binding in bindings(main):
-                remap[binding.var] = builder.emit(value_of(binding.value), binding.var.name)
-            outputs = builder.emit_output(value_of(main.body.body))
+                remap[binding.var] = builder.emit(
+                    with_leaves(binding.value, leaf), binding.var.name
+                )
+            outputs = builder.emit_output(with_leaves(main.body.body, leaf))
         builder.emit_func_output(outputs)
     return builder.finalize()

@@ -20,8 +20,8 @@ from tvmfuse.passes.relax_tools import array_of, constant, dtype_of, ints, shape
 from tvmfuse.schedules.anchor import ATTR, Anchor, Conv2d, Dense, to_text
 from tvmfuse.schedules.cpu.concat import concat
 from tvmfuse.schedules.cpu.contraction import lanes_for
+from tvmfuse.schedules.variant import OUT_ELEMWISE_FUSABLE
 
-OUT_ELEMWISE_FUSABLE = 4  # TVM's OpPatternKind of a convolution
 VECTOR_CHANNELS = 8  # channels are padded to multiples of this when they fill no vector
 
 

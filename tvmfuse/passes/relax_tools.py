@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,3 +69,22 @@ def count_uses(func: relax.Function) -> dict[relax.Var, int]:
 def stock(name: str) -> Any:
     """TVM's own legalisation of an operator."""
     return Op.get(name).get_attr("FLegalize")
+
+
+def with_leaves(expr: Any, leaf: Callable[[Any], Any]) -> Any:
+    """``expr`` with its variables and constants replaced by what ``leaf`` answers for them."""
+    if isinstance(expr, (relax.Var, GenericConst)):
+        return leaf(expr)
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([with_leaves(f, leaf) for f in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return relax.TupleGetItem(with_leaves(expr.tuple_value, leaf), expr.index)
+    if isinstance(expr, relax.Call):
+        arguments = [with_leaves(a, leaf) for a in expr.args]
+        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)
+    return expr
+
+
+def with_variables(expr: Any, remap: dict[relax.Var, Any]) -> Any:
+    """``expr`` with its variables replaced; constants stay the same objects."""
+    return with_leaves(expr, lambda e: remap[e] if isinstance(e, relax.Var) else e)

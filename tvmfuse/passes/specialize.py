@@ -18,7 +18,7 @@ from tvm.tirx import PrimFunc
 from tvmfuse.errors import BuildError
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.group import PREFIX
-from tvmfuse.passes.relax_tools import array_of, bindings, constant
+from tvmfuse.passes.relax_tools import array_of, bindings, constant, with_variables
 from tvmfuse.schedules.anchor import ATTR, from_text
 from tvmfuse.schedules.cpu.variants import variants
 from tvmfuse.schedules.variant import Variant
@@ -188,18 +188,6 @@ def specialize(
     packed: dict[tuple[int, str], Any] = {}
     keep: list[Any] = []  # constants whose identity is a key must stay alive
 
-    def value_of(expr: Any) -> Any:
-        if isinstance(expr, relax.Var):
-            return remap[expr]
-        if isinstance(expr, relax.Tuple):
-            return relax.Tuple([value_of(f) for f in expr.fields])
-        if isinstance(expr, relax.TupleGetItem):
-            return relax.TupleGetItem(value_of(expr.tuple_value), expr.index)
-        if isinstance(expr, relax.Call):
-            arguments = [value_of(a) for a in expr.args]
-            return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)
-        return expr
-
     def group_call(group: GroupKernel, call: relax.Call) -> relax.Expr:
         index, kernel = choose(group)
         arguments = list(call.args)
@@ -215,16 +203,16 @@ def specialize(
                 keep.append(weight)
             arguments[group.weight] = packed[key]
         gv = builder.add_func(kernel.without_attr("global_symbol"), "kernel_" + group.name)
-        return relax.call_tir(gv, [value_of(a) for a in arguments], out_ty=call.ty)
+        return relax.call_tir(gv, [with_variables(a, remap) for a in arguments], out_ty=call.ty)
 
     with builder.function("main", list(remap.values())):
         with builder.dataflow():
             for binding in bindings(main):
                 value = binding.value
                 group = by_name.get(str(getattr(getattr(value, "op", None), "name_hint", "")))
-                new = value_of(value) if group is None else group_call(group, value)
+                new = with_variables(value, remap) if group is None else group_call(group, value)
                 remap[binding.var] = builder.emit(new, binding.var.name)
-            outputs = builder.emit_output(value_of(main.body.body))
+            outputs = builder.emit_output(with_variables(main.body.body, remap))
         builder.emit_func_output(outputs)
     return relax.transform.DeadCodeElimination(["main"])(builder.finalize())
 
