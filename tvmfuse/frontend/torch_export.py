@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,8 @@ from torch.utils import _pytree as pytree
 
 from tvmfuse.errors import ImportModelError, UnsupportedOperatorError
 from tvmfuse.frontend.constants import ConstantFolder
-from tvmfuse.frontend.decompositions import attention
+from tvmfuse.frontend.converters import converters
+from tvmfuse.frontend.decompositions import decompositions
 from tvmfuse.frontend.fx_normalize import normalize
 from tvmfuse.frontend.known_faults import reason_to_refuse
 from tvmfuse.frontend.locate import node_location, user_frame
@@ -136,7 +138,7 @@ def _translate(program: Any) -> Any:
 
         return convert_node
 
-    importer.convert_map = {k: traced(f) for k, f in importer.convert_map.items()}
+    importer.convert_map = {k: traced(f) for k, f in _convert_map(importer).items()}
     try:
         return importer.from_exported_program(
             program,
@@ -150,6 +152,12 @@ def _translate(program: Any) -> Any:
         raise ImportModelError(
             f"TVM {tvm.__version__} cannot convert {place}: {type(error).__name__}: {_brief(error)}"
         ) from error
+
+
+def _convert_map(importer: Any) -> dict[str, Callable[[fx.Node], Any]]:
+    """TVM's converters with ours over them."""
+    ours = {name: functools.partial(f, importer) for name, f in converters().items()}
+    return {**importer.convert_map, **ours}
 
 
 def _refuse_dynamic_inputs(program: Any) -> None:
@@ -168,7 +176,7 @@ def _functional(program: Any) -> Any:
     for operator in list(table):
         if operator.name().partition(".")[0] in _KEPT:
             del table[operator]
-    table[torch.ops.aten.scaled_dot_product_attention.default] = attention
+    table.update(decompositions())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return program.run_decompositions(table)
@@ -186,7 +194,7 @@ def _refuse_mutation(program: Any) -> None:
 def _refuse_unsupported(program: Any) -> None:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-    known = ExportedProgramImporter().convert_map
+    known = _convert_map(ExportedProgramImporter())
     reasons: dict[str, list[str]] = {}
     for node in program.graph.nodes:
         if node.op == "call_function":

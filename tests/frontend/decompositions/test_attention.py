@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tvmfuse.frontend.decompositions import attention
+from tvmfuse.frontend.decompositions.attention import attention
 
 Q = torch.linspace(-1, 1, 2 * 4 * 3 * 5).reshape(2, 4, 3, 5)
 K = torch.linspace(1, -2, 2 * 4 * 6 * 5).reshape(2, 4, 6, 5)

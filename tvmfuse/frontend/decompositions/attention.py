@@ -1,4 +1,4 @@
-"""Decompositions of ours, where PyTorch's own hide the structure that fusion looks for."""
+"""Attention, where PyTorch's own decomposition hides the structure that fusion looks for."""
 
 from __future__ import annotations
 
@@ -42,3 +42,6 @@ def attention(
     if dropout_p > 0.0:
         weights = torch.dropout(weights, dropout_p, True)
     return torch.matmul(weights, value)
+
+
+TABLE = {torch.ops.aten.scaled_dot_product_attention.default: attention}
