@@ -9,47 +9,17 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst, Op
 
+from tvmfuse.graph import array_of, bindings, dtype_of, ints, op_name, shape_of
 
-def op_name(expr: Any) -> str:
-    """Name of the called operator, e.g. ``"relax.nn.conv2d"``; empty for anything else."""
-    if isinstance(expr, relax.Call) and isinstance(expr.op, Op):
-        return str(expr.op.name)
-    return ""
-
-
-def array_of(expr: Any) -> np.ndarray | None:
-    """The values of a constant; None for anything else."""
-    return expr.value.numpy() if isinstance(expr, GenericConst) else None
+__all__ = [
+    "array_of", "bindings", "constant", "count_uses", "dtype_of", "ints", "op_name", "shape_of",
+    "stock", "with_leaves", "with_variables",
+]  # fmt: skip
 
 
 def constant(values: np.ndarray) -> GenericConst:
     """A constant with C-contiguous ``values``."""
     return relax.const(np.ascontiguousarray(values), str(values.dtype))
-
-
-def shape_of(expr: Any) -> tuple[int, ...] | None:
-    """Static shape of a tensor expression; None when any extent is symbolic or unknown."""
-    shape = getattr(expr.ty, "shape", None)
-    if shape is None or not hasattr(shape, "values"):
-        return None
-    extents = [getattr(v, "value", None) for v in shape.values]
-    known = tuple(int(v) for v in extents if v is not None)
-    return known if len(known) == len(extents) else None
-
-
-def dtype_of(expr: Any) -> str:
-    """Element type of a tensor expression; empty for anything else."""
-    return str(getattr(expr.ty, "dtype", "") or "")
-
-
-def ints(values: Any) -> tuple[int, ...]:
-    """Plain integers of an attribute array."""
-    return tuple(int(v) for v in values)
-
-
-def bindings(func: relax.Function) -> list[relax.VarBinding]:
-    """All bindings of a function in order."""
-    return [b for block in func.body.blocks for b in block.bindings]
 
 
 def count_uses(func: relax.Function) -> dict[relax.Var, int]:
