@@ -32,10 +32,21 @@ class Group:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A fusion that was considered and not taken."""
+    """A fusion that was considered and not taken.
+
+    Parameters
+    ----------
+    rule
+        Its equation.
+    reason
+        Why not.
+    culprit
+        Name of the binding that decided.
+    """
 
     rule: str
     reason: str
+    culprit: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,128 @@
+"""Read-only facts about the kernels of a lowered module, as the planner needs them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.tirx import PrimFunc
+
+from tvmfuse.fusion.rules.vertical import ANCHORS
+from tvmfuse.graph import Graph, Node, dtype_of, shape_of
+from tvmfuse.schedules.anchor import ATTR, Conv2d, from_text
+from tvmfuse.schedules.base import blocks, new_schedule
+
+# TVM's OpPatternKind
+ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, ANCHOR = range(5)
+OPAQUE = 8
+
+# What the names of kernels mean; a name that is not here stands for itself.
+_SYNONYMS = {"tir_sigmoid": "sigmoid", "tir_exp": "exp", "tir_tanh": "tanh"}
+_ANCHOR_NAMES = {"avg_pool2d": "avg_pool", "adaptive_avg_pool": "avg_pool", "take": "embedding"}
+_PRODUCTS = frozenset(("conv2d", "dense", "matmul", "attention"))
+_BINARY = frozenset(("add", "multiply", "subtract", "divide", "maximum", "minimum", "power"))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One ``call_tir`` of ``main`` that returns one tensor.
+
+    Parameters
+    ----------
+    name
+        The variable that it binds.
+    op
+        What it computes, e.g. ``"conv2d"``.
+    step
+        What it is as a step behind an anchor: as ``op``, but a binary operator with a constant
+        or a smaller operand is ``"bias"`` (add), ``"scale"`` (multiply) or ``"…_const"``.
+    kind
+        TVM's OpPatternKind.
+    elements
+        Elements of the result.
+    """
+
+    name: str
+    op: str
+    step: str
+    kind: int
+    elements: int
+
+
+class KernelGraph(Graph):
+    """A lowered ``main``: which bindings are kernels, and of what kind."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        annotated = relax.transform.AnnotateTIROpPattern()(mod)
+        super().__init__(annotated)
+        self._functions: dict[Any, PrimFunc] = dict(annotated.functions_items())
+        self.kernels: dict[str, Kernel] = {}
+        for node in self.nodes.values():
+            if is_kernel(node.value):
+                self.kernels[node.name] = self._kernel(node)
+
+    def _kernel(self, node: Node) -> Kernel:
+        func = self.function(node.name)
+        attrs = func.attrs or {}
+        kind = int(attrs["op_pattern"]) if "op_pattern" in attrs else OPAQUE
+        op = _SYNONYMS.get(node.op, node.op)
+        elements = math.prod(node.shape) if node.shape is not None else 0
+        return Kernel(node.name, op, self._step(node, op), kind, elements)
+
+    def function(self, name: str) -> PrimFunc:
+        """The PrimFunc that the kernel ``name`` calls."""
+        return self._functions[self.nodes[name].value.args[0]]
+
+    @staticmethod
+    def _step(node: Node, op: str) -> str:
+        """Tell a bias from a residual: does the other operand have as many elements?"""
+        if op not in _BINARY:
+            return op
+        full = [
+            o
+            for o in node.operands
+            if isinstance(o, relax.Var) and shape_of(o) == node.shape and dtype_of(o) == node.dtype
+        ]
+        if len(full) > 1:
+            return op
+        return {"add": "bias", "multiply": "scale"}.get(op, f"{op}_const")
+
+    def anchor_kind(self, name: str) -> str:
+        """The word for an anchor in the rules; ``"other"`` for one that they do not name."""
+        attrs = self.function(name).attrs or {}
+        if ATTR in attrs:
+            record = from_text(str(attrs[ATTR]))
+            if isinstance(record, Conv2d) and record.groups > 1:
+                return "depthwise" if record.groups == record.C == record.O else "grouped"
+        op = _ANCHOR_NAMES.get(self.kernels[name].op, self.kernels[name].op)
+        return op if op in ANCHORS else "other"
+
+    @cached_property
+    def row_reductions(self) -> tuple[str, ...]:
+        """Kernels that reduce along their innermost axes only: softmax, norms, last-axis sums.
+
+        Products with their own templates are not among them.
+        """
+        found = [
+            k.name
+            for k in self.kernels.values()
+            if k.kind in (REDUCTION, ANCHOR) and k.op not in _PRODUCTS
+        ]
+        return tuple(name for name in found if _reduces_rows(self.function(name)))
+
+
+def is_kernel(value: Any) -> bool:
+    """Whether an expression is a ``call_tir`` that returns one tensor."""
+    called = (
+        isinstance(value, relax.Call) and str(getattr(value.op, "name", "")) == "relax.call_tir"
+    )
+    return called and isinstance(value.ty, relax.TensorType)
+
+
+def _reduces_rows(func: PrimFunc) -> bool:
+    reducing = [b.kinds for b in blocks(new_schedule(func)) if "R" in b.kinds]
+    return bool(reducing) and all(not k.lstrip("S").strip("R") for k in reducing)
