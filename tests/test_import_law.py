@@ -15,7 +15,8 @@ ROWS = (
     ("config", "hardware"),
     ("graph", "workload"),
     ("database", "runtime"),
-    ("schedules", "fusion"),
+    ("schedules",),
+    ("fusion",),  # behind the templates: what they can compute decides what may be fused
     ("frontend", "precision"),
     ("passes",),
     ("tuning",),

@@ -121,7 +121,7 @@ class Grower:
         if verdict:
             verdict = self._try_own(group, region)
         if not verdict:
-            if verdict.culprit not in self._borders:
+            if verdict.culprit not in self._borders and verdict.culprit not in self._owner:
                 label = self._label(group, verdict.culprit)
                 self.stopped.append(Stopped(group.members[-1], label, verdict))
             return False
