@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmfuse.passes.relax_tools import array_of, ints, op_name
+from tvmfuse.passes.relax_tools import array_of, constant, ints, op_name
 
-_UNARY = {
+UNARY = {
     f"relax.{name}"
     for name in (
         *("abs", "ceil", "clip", "cos", "erf", "exp", "floor", "log", "negative", "round"),
@@ -24,7 +25,7 @@ _UNARY = {
         *("nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "nn.softplus"),
     )
 }
-_BINARY = {
+BINARY = {
     f"relax.{name}"
     for name in ("add", "divide", "maximum", "minimum", "multiply", "power", "subtract")
 }
@@ -37,9 +38,9 @@ class _Sinker(PyExprMutator):
         name = op_name(call)
         if name == "relax.permute_dims":
             return self._compose(call)
-        if name in _UNARY:
+        if name in UNARY:
             return self._sink(call, [call.args[0]])
-        if name in _BINARY:
+        if name in BINARY:
             return self._sink(call, [a for a in call.args if not _is_scalar(a)])
         return call
 
@@ -53,15 +54,25 @@ class _Sinker(PyExprMutator):
         return relax.op.permute_dims(inner[0], axes)
 
     def _sink(self, call: relax.Call, tensors: list[relax.Expr]) -> relax.Expr:
-        """``f(permute(x), …)`` becomes ``permute(f(x, …))`` when all tensors agree on it."""
-        found = [self._transpose_behind(t) for t in tensors]
+        """``f(permute(x), …)`` becomes ``permute(f(x, …))`` when all tensors agree on it.
+
+        A constant agrees with any order: it is transposed here and now.
+        """
+        moving = [t for t in tensors if array_of(t) is None]
+        found = [self._transpose_behind(t) for t in moving]
         if not found or any(f is None for f in found):
             return call
         sources, orders = zip(*(f for f in found if f is not None), strict=True)
         if any(order != orders[0] for order in orders):
             return call
         plain = iter(sources)
-        arguments = [next(plain) if any(a.same_as(t) for t in tensors) else a for a in call.args]
+        arguments = []
+        for argument in call.args:
+            if any(argument.same_as(t) for t in moving):
+                argument = next(plain)
+            elif any(argument.same_as(t) for t in tensors):
+                argument = _transposed(array_of(argument), orders[0])
+            arguments.append(argument)
         inner = self.builder_.emit(relax.Call(call.op, arguments, call.attrs, call.ty_args))
         return relax.op.permute_dims(inner, list(orders[0]))
 
@@ -70,6 +81,12 @@ class _Sinker(PyExprMutator):
         if op_name(value) != "relax.permute_dims" or value.attrs.axes is None:
             return None
         return value.args[0], ints(value.attrs.axes)
+
+
+def _transposed(values: Any, order: tuple[int, ...]) -> relax.Expr:
+    """The constant whose transpose by ``order`` is ``values``, broadcast to its rank."""
+    wide = values.reshape((1,) * (len(order) - values.ndim) + values.shape)
+    return constant(np.transpose(wide, np.argsort(order)))
 
 
 def _is_scalar(expr: Any) -> bool:

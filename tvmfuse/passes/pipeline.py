@@ -13,11 +13,13 @@ from tvmfuse.passes import lower_anchors as anchors
 from tvmfuse.passes import lower_comparisons as comparisons
 from tvmfuse.passes import lower_numerics as numerics
 from tvmfuse.passes.cancel_transposes import CancelTransposes
+from tvmfuse.passes.canonical_moves import CanonicalMoves
 from tvmfuse.passes.fold_batch_norm import FoldBatchNorm
 from tvmfuse.passes.fold_constants import FoldConstants
 from tvmfuse.passes.group import group_bindings
 from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.simplify import Simplify
+from tvmfuse.passes.sink_reshapes import SinkReshapes
 from tvmfuse.workload import Workload
 
 LAYOUTS = {"llvm": {"relax.nn.conv2d": ["NHWC", "OHWI"]}}
@@ -43,7 +45,10 @@ def lower(workload: Workload, hardware: Hardware) -> Workload:
         # 2. Layout of the target; transposed and reshaped constants become constants
         relax.transform.ConvertLayout(LAYOUTS[hardware.kind]),
         CancelTransposes(),
+        CanonicalMoves(),
         Simplify(),
+        SinkReshapes(),
+        CancelTransposes(),
         relax.transform.EliminateCommonSubexpr(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
