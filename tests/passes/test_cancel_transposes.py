@@ -26,6 +26,12 @@ CANCEL = {
     "scalar on the right": lambda b, x: relax.op.add(x, relax.const(3.0, "float32")),
     "scalar on the left": lambda b, x: relax.op.subtract(relax.const(3.0, "float32"), x),
     "itself twice": lambda b, x: relax.op.multiply(x, x),
+    "a constant vector along an axis": lambda b, x: relax.op.add(
+        x, relax.const(np.arange(3, dtype="float32"))
+    ),
+    "a constant of less rank": lambda b, x: relax.op.multiply(
+        relax.const(np.arange(21, dtype="float32").reshape(7, 3)), x
+    ),
     "chain": lambda b, x: relax.op.exp(b.emit(relax.op.clip(x, 0, 1))),
 }
 
@@ -41,9 +47,7 @@ def test_a_pair_around_an_elementwise_operator_goes(kit, name):
 
 KEEP = {
     "softmax works along an axis": lambda b, x: relax.op.nn.softmax(x, -1),
-    "a vector lies along an axis": lambda b, x: relax.op.add(
-        x, relax.const(np.arange(3, dtype="float32"))
-    ),
+    "cumsum works along an axis": lambda b, x: relax.op.cumsum(x, 1),
 }
 
 

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmfuse.passes.relax_tools import array_of, constant, ints, op_name
+from tvmfuse.passes.relax_tools import array_of, constant, ints, op_name, value_behind
 
 UNARY = {
     f"relax.{name}"
@@ -77,7 +77,7 @@ class _Sinker(PyExprMutator):
         return relax.op.permute_dims(inner, list(orders[0]))
 
     def _transpose_behind(self, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]] | None:
-        value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+        value = value_behind(expr, self.lookup_binding)
         if op_name(value) != "relax.permute_dims" or value.attrs.axes is None:
             return None
         return value.args[0], ints(value.attrs.axes)

@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmfuse.passes.relax_tools import array_of, ints, op_name, shape_of
+from tvmfuse.passes.relax_tools import array_of, ints, op_name, shape_of, value_behind
 
 
 @mutator
@@ -47,7 +47,7 @@ class _Canonical(PyExprMutator):
         return self._slice(_slice(source, axis, begin, begin + widths[item.index]))
 
     def _value(self, expr: relax.Expr) -> Any:
-        return self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+        return value_behind(expr, self.lookup_binding)
 
     def _select(self, call: relax.Call) -> relax.Expr:
         """Taking one index that is known is a slice, which fuses; a gather does not."""
@@ -90,7 +90,7 @@ class _Canonical(PyExprMutator):
 
     def _permute(self, call: relax.Call) -> relax.Expr:
         """Transpose without the axes of extent 1, of which the order does not matter."""
-        call = call if call.ty is not None else self.builder_.normalize(call)
+        call = self.builder_.normalize(call)
         source, shape = shape_of(call.args[0]), shape_of(call)
         if source is None or shape is None or call.attrs.axes is None or 1 not in source:
             return call

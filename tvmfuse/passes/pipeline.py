@@ -16,6 +16,7 @@ from tvmfuse.passes.cancel_transposes import CancelTransposes
 from tvmfuse.passes.canonical_moves import CanonicalMoves
 from tvmfuse.passes.fold_batch_norm import FoldBatchNorm
 from tvmfuse.passes.fold_constants import FoldConstants
+from tvmfuse.passes.fuse_moves import FuseMoves
 from tvmfuse.passes.group import group_bindings
 from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.simplify import Simplify
@@ -62,6 +63,8 @@ def lower(workload: Workload, hardware: Hardware) -> Workload:
             }
         ),
         relax.transform.RewriteDataflowReshape(),
+        NameVariables(),
+        FuseMoves(),
         relax.transform.EliminateCommonSubexpr(),
         NameVariables(),
     ]

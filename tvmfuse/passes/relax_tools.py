@@ -13,13 +13,23 @@ from tvmfuse.graph import array_of, bindings, dtype_of, ints, op_name, shape_of
 
 __all__ = [
     "array_of", "bindings", "constant", "count_uses", "dtype_of", "ints", "op_name", "shape_of",
-    "stock", "with_leaves", "with_variables",
+    "stock", "value_behind", "with_leaves", "with_variables",
 ]  # fmt: skip
 
 
 def constant(values: np.ndarray) -> GenericConst:
     """A constant with C-contiguous ``values``."""
     return relax.const(np.ascontiguousarray(values), str(values.dtype))
+
+
+def value_behind(expr: Any, lookup: Callable[[relax.Var], Any]) -> Any:
+    """What a variable stands for, through bindings of one variable to another."""
+    while isinstance(expr, relax.Var):
+        value = lookup(expr)
+        if value is None:
+            return expr
+        expr = value
+    return expr
 
 
 def count_uses(func: relax.Function) -> dict[relax.Var, int]:

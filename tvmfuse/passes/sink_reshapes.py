@@ -22,6 +22,7 @@ from tvmfuse.passes.relax_tools import (
     count_uses,
     op_name,
     shape_of,
+    value_behind,
 )
 
 Shape = tuple[int, ...]
@@ -63,7 +64,8 @@ class _Sinker(PyExprMutator):
             if source is None or shape is None or shape_of(operand) != shape:
                 continue
             space = shape_of(source)
-            if space is None or not isinstance(self.lookup_binding(source), relax.Call):
+            kernel = value_behind(source, self.lookup_binding)
+            if space is None or not isinstance(kernel, relax.Call):
                 continue  # in front of it stands no kernel to join
             moved = [
                 source if o.same_as(operand) else self._into(o, shape, space)
@@ -99,7 +101,7 @@ class _Sinker(PyExprMutator):
 
     def _reshape_behind(self, expr: relax.Expr) -> relax.Expr | None:
         """What ``expr`` is a reshape of."""
-        value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+        value = value_behind(expr, self.lookup_binding)
         return value.args[0] if op_name(value) == "relax.reshape" else None
 
 
