@@ -138,10 +138,13 @@ def _last_consumer(sch: Schedule, anchor: Any) -> Any | None:
 
 
 def inline_producers(sch: Schedule, anchor: Any, keep: Iterable[str]) -> None:
-    """Inline the blocks in front of ``anchor`` except those whose names are in ``keep``."""
+    """Inline the blocks in front of ``anchor`` except those whose names are in ``keep``.
+
+    Blocks in front of a kept one are inlined into that.
+    """
     for producer in sch.get_producers(anchor):
+        inline_producers(sch, producer, keep)
         if str(sch.get(producer).name_hint) not in keep:
-            inline_producers(sch, producer, keep)
             sch.compute_inline(producer)
 
 

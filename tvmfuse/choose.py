@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tvm.tirx import PrimFunc
 
 from tvmfuse.database import Record, TuningLog
+from tvmfuse.errors import LogError
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.specialize import GroupKernel
 from tvmfuse.schedules import schedule_by_template
@@ -38,12 +39,15 @@ class Choice:
         ``"log"`` or the name of the template.
     seconds
         Best measured time in the log; None for a template.
+    note
+        Why the log's record was not used; empty otherwise.
     """
 
     variant: int
     kernel: PrimFunc
     origin: str
     seconds: float | None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,7 @@ def choose_kernels(
 ) -> dict[str, Choice]:
     """Choose for each group; groups with equal kernels get the same choice.
 
-    Raises
-    ------
-    LogError
-        A record does not apply to its own kernel.
+    A record that does not apply to its own kernel is left out, and its choice says so.
     """
     distinct: dict[int, _Kernel] = {}
     names: dict[str, int] = {}
@@ -130,7 +131,12 @@ def _fit_weights(kernels: list[_Kernel]) -> None:
 def _choice(kernel: _Kernel, hardware: Hardware) -> Choice:
     index, record = kernel.chosen.variant, kernel.chosen.record
     func = kernel.group.kernels[index]
+    note = ""
     if record is not None:
-        return Choice(index, record.schedule(as_main(func)).mod["main"], "log", record.seconds)
+        try:
+            scheduled = record.schedule(as_main(func)).mod["main"]
+            return Choice(index, scheduled, "log", record.seconds)
+        except LogError as error:
+            note = f"{error}; the template is used, and tuning with --retune measures it again"
     schedule, template = schedule_by_template(func, hardware)
-    return Choice(index, schedule.mod["main"], template, None)
+    return Choice(index, schedule.mod["main"], template, None, note)

@@ -127,10 +127,17 @@ class Graph:
                 name, _kind(binding.value), binding.var, binding.value, operands
             )
         self.parameters = tuple(str(p.name) for p in main.params)
-        self.outputs = frozenset(
-            str(leaf.name) for leaf in _leaves(main.body.body) if isinstance(leaf, relax.Var)
-        )
+        self.outputs = frozenset(self._returned(main.body.body))
         self.position = {name: i for i, name in enumerate(self.nodes)}
+
+    def _returned(self, expr: Any) -> Iterator[str]:
+        """Names of what is returned, through the bindings of tuples."""
+        for leaf in self.leaves(expr):
+            name = str(leaf.name)
+            yield name
+            node = self.nodes.get(name)
+            if node is not None and isinstance(node.value, (relax.Tuple, relax.Var)):
+                yield from self._returned(node.value)
 
     @cached_property
     def users(self) -> dict[str, tuple[str, ...]]:
@@ -145,6 +152,11 @@ class Graph:
     def reads(node: Node) -> Iterator[str]:
         """Names of the variables that ``node`` reads, as often as it reads them."""
         return (str(o.name) for o in node.operands if isinstance(o, relax.Var))
+
+    @staticmethod
+    def leaves(value: Any) -> Iterator[relax.Var]:
+        """The variables that an expression reads."""
+        return (leaf for leaf in _leaves(value) if isinstance(leaf, relax.Var))
 
     def node(self, expr: Any) -> Node | None:
         """The node that binds ``expr``; None for parameters and constants."""

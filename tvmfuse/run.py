@@ -21,7 +21,7 @@ from tvmfuse.frontend.import_model import import_model
 from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.planner import make_plan
 from tvmfuse.hardware import Hardware, resolve_target, runnable_here
-from tvmfuse.passes.pipeline import fuse, lower
+from tvmfuse.passes.pipeline import fuse, lowering
 from tvmfuse.passes.specialize import GroupKernel, group_kernels
 from tvmfuse.report.progress import Progress
 from tvmfuse.runtime import load
@@ -128,11 +128,13 @@ class Run:
     def go(self, output: Path) -> dict[str, Any]:
         """All stages; the artifact is written beside ``output`` and moved there at the end."""
         with self.clock("fuse"):
-            self.lowered = lower(self.workload, self.hardware)
+            self.lowered, self.merges = lowering(self.workload, self.hardware)
             self.plan = make_plan(self.lowered, self.hardware)
             self.fused = fuse(self.lowered, self.plan)
             self.groups = group_kernels(self.fused.module, self.hardware)
         choices = self._choices()
+        for note in dict.fromkeys(c.note for c in choices.values() if c.note):
+            self.progress.warn(note)
         try:
             return self._finish(choices, output)
         except OSError as error:
@@ -279,12 +281,14 @@ class Run:
             "baseline_ms": {"eager": eager},
             "peak_memory_bytes": timing["peak_memory_bytes"],
             "kernels": {
-                "before": sum(len(g.ops) for g in self.plan.groups),
+                "before": self.merges.operators,
                 "after": artifact.calls,
                 "distinct": artifact.kernels,
             },
-            "fusion": self.plan.counts(),
-            "refused": [dataclasses.asdict(r) for r in self.plan.refused],
+            "fusion": {
+                c: n + self.merges.counts().get(c, 0) for c, n in self.plan.counts().items()
+            },
+            "refused": [dataclasses.asdict(r) for r in (*self.merges.refused, *self.plan.refused)],
             "trials": self.tuned.trials if self.tuned else 0,
             "trials_per_s": self.tuned.trials_per_s if self.tuned else 0.0,
             "failures": self.tuned.failures if self.tuned else {},

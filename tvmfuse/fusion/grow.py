@@ -4,8 +4,8 @@
    else reads what lies between. Where a value is read several times (``x * sigmoid(x)``), all
    readers up to the operator in which they meet join together, or none.
 2. Element-wise and injective operators that are left merge among themselves in the same way.
-3. A group without an anchor joins the reduction that alone reads it, when a rule says that the
-   reduction's template computes it while reading.
+3. A group without an anchor joins the reduction or product that alone reads it, when rules say
+   that the template computes it while reading.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tvmfuse.fusion.kernels import ANCHOR, BROADCAST, INJECTIVE, OPAQUE, REDUCTION, KernelGraph
+from tvmfuse.fusion.kernels import (
+    ANCHOR,
+    BROADCAST,
+    INJECTIVE,
+    OPAQUE,
+    PRODUCTS,
+    REDUCTION,
+    KernelGraph,
+)
 from tvmfuse.fusion.rules.vertical import EPILOGUE, PROLOGUE, VerticalRule
 from tvmfuse.verdict import YES, Verdict, no
 
@@ -87,7 +95,7 @@ class Grower:
         for kernel in kernels:
             if kernel.name not in self._owner:
                 self._own(_Group("opaque", [kernel.name], []), kernel.name)
-        self._join_reductions()
+        self._join_readers()
         groups = {id(g): g for g in self._owner.values()}.values()
         position = self.graph.position
         return sorted(groups, key=lambda g: position[g.members[-1]])
@@ -217,16 +225,18 @@ class Grower:
             self.graph.kernels[m].step in _EXPENSIVE for m in group.members
         )
 
-    def _join_reductions(self) -> None:
-        """Let groups without an anchor join the row reduction that alone reads them."""
-        for name in self.graph.row_reductions:
+    def _join_readers(self) -> None:
+        """Let groups without an anchor join the product or row reduction that alone reads them."""
+        products = [k.name for k in self.graph.kernels.values() if k.op in PRODUCTS]
+        for name in (*products, *self.graph.row_reductions):
             reader = self._owner[name]
-            for read in dict.fromkeys(self.graph.reads(self.graph.nodes[name])):
+            reads = list(dict.fromkeys(self.graph.reads(self.graph.nodes[name])))
+            for read in reads[:1] if name in products else reads:
                 group = self._owner.get(read)
                 if group is not None and group.anchor == "elementwise":
-                    self._join(group, reader)
+                    self._join(group, reader, INJECTIVE if name in products else BROADCAST)
 
-    def _join(self, group: _Group, reader: _Group) -> None:
+    def _join(self, group: _Group, reader: _Group, allowed: int) -> None:
         out = group.members[-1]
         users = self.graph.users.get(out, ())
         if out in self.graph.outputs or any(self._owner.get(u) is not reader for u in users):
@@ -234,7 +244,7 @@ class Grower:
         steps = [self.graph.kernels[m].step for m in group.members]
         rules = [self._rule(reader.anchor, step, PROLOGUE) for step in steps]
         found = [rule for rule in rules if rule is not None]
-        if len(found) < len(steps) or self.graph.kernels[out].kind > BROADCAST:
+        if len(found) < len(steps) or self.graph.kernels[out].kind > allowed:
             missing = next((s for s, r in zip(steps, rules, strict=True) if r is None), steps[-1])
             why = no(f"{missing} is not computed while {reader.anchor} reads", out)
             self.stopped.append(Stopped(out, f"{reader.anchor}({missing}(x))", why))

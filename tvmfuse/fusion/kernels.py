@@ -21,9 +21,14 @@ ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, ANCHOR = range(5)
 OPAQUE = 8
 
 # What the names of kernels mean; a name that is not here stands for itself.
-_SYNONYMS = {"tir_sigmoid": "sigmoid", "tir_exp": "exp", "tir_tanh": "tanh"}
+_SYNONYMS = {
+    "tir_sigmoid": "sigmoid",
+    "tir_exp": "exp",
+    "tir_tanh": "tanh",
+    "strided_slice": "slice",
+}
 _ANCHOR_NAMES = {"avg_pool2d": "avg_pool", "adaptive_avg_pool": "avg_pool", "take": "embedding"}
-_PRODUCTS = frozenset(("conv2d", "dense", "matmul", "attention"))
+PRODUCTS = frozenset(("conv2d", "dense", "matmul", "attention"))
 _BINARY = frozenset(("add", "multiply", "subtract", "divide", "maximum", "minimum", "power"))
 
 
@@ -110,7 +115,7 @@ class KernelGraph(Graph):
         found = [
             k.name
             for k in self.kernels.values()
-            if k.kind in (REDUCTION, ANCHOR) and k.op not in _PRODUCTS
+            if k.kind in (REDUCTION, ANCHOR) and k.op not in PRODUCTS
         ]
         return tuple(name for name in found if _reduces_rows(self.function(name)))
 

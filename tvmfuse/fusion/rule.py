@@ -41,12 +41,20 @@ class Rule(Protocol):
         """Judge a match: types, layouts, whether it pays on this hardware."""
         ...
 
-    def rewrite(self, graph: Graph, match: Match, builder: relax.BlockBuilder) -> dict[str, Any]:
-        """Emit the replacement; returns for each of ``match.outputs`` its new expression.
+    def rewrite(self, graph: Graph, match: Match, builder: Emitter) -> dict[str, Any]:
+        """Emit the replacement; returns for each of ``match.outputs`` its new variable.
 
-        Expressions bound in the match may be used as they are: the caller replaces variables
+        Expressions bound in the match may be used as they are: the emitter replaces variables
         that were rewritten before.
         """
+        ...
+
+
+class Emitter(Protocol):
+    """What a rewrite writes to."""
+
+    def emit(self, value: Any) -> relax.Var:
+        """Bind an expression to a new variable."""
         ...
 
 

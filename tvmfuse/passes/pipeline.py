@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import tvm
 from tvm import relax
 
+from tvmfuse.fusion.merging import Merges, find_merges
 from tvmfuse.fusion.plan import Plan
+from tvmfuse.fusion.rule import Rule
+from tvmfuse.fusion.rules import merging_rules
+from tvmfuse.graph import Graph
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes import lower_anchors as anchors
 from tvmfuse.passes import lower_comparisons as comparisons
@@ -18,6 +23,7 @@ from tvmfuse.passes.fold_batch_norm import FoldBatchNorm
 from tvmfuse.passes.fold_constants import FoldConstants
 from tvmfuse.passes.fuse_moves import FuseMoves
 from tvmfuse.passes.group import group_bindings
+from tvmfuse.passes.merge import apply_merges
 from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.simplify import Simplify
 from tvmfuse.passes.sink_reshapes import SinkReshapes
@@ -26,16 +32,38 @@ from tvmfuse.workload import Workload
 LAYOUTS = {"llvm": {"relax.nn.conv2d": ["NHWC", "OHWI"]}}
 
 
-def lower(workload: Workload, hardware: Hardware) -> Workload:
-    """Normalise the graph for the target and lower every operator to a kernel.
+def lower(workload: Workload, hardware: Hardware, rules: Sequence[Rule] | None = None) -> Workload:
+    """:func:`lowering` without the account of its merges."""
+    return lowering(workload, hardware, rules)[0]
+
+
+def lowering(
+    workload: Workload, hardware: Hardware, rules: Sequence[Rule] | None = None
+) -> tuple[Workload, Merges]:
+    """Normalise the graph for the target, merge operators, and lower every one to a kernel.
+
+    Parameters
+    ----------
+    rules
+        Merging rules in order of priority; all of the library when left out.
 
     Returns
     -------
     Workload
         The same model; ``main`` is a chain of ``call_tir`` with unique variable names, whose
         kernels still have their logical weights and no schedule.
+    Merges
+        Which operators were merged, and which were not and why.
     """
-    passes = [
+    normal = _run(workload.module, _normalisation(hardware))
+    graph = Graph(normal)
+    merges = find_merges(graph, merging_rules() if rules is None else rules, hardware)
+    merged = apply_merges(normal, graph, merges.chosen)
+    return dataclasses.replace(workload, module=_run(merged, _kernels(hardware))), merges
+
+
+def _normalisation(hardware: Hardware) -> list[tvm.transform.Pass]:
+    return [
         # 1. Graph level: fewer operators, each said in one way
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
@@ -54,7 +82,18 @@ def lower(workload: Workload, hardware: Hardware) -> Workload:
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(["main"]),
-        # 3. Kernels: anchors keep their record, views stay views
+        NameVariables(),
+    ]
+
+
+def _kernels(hardware: Hardware) -> list[tvm.transform.Pass]:
+    return [
+        # 3. Behind the merging rules: what they emit is normalised too
+        CanonicalMoves(),
+        SinkReshapes(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.DeadCodeElimination(["main"]),
+        # 4. Kernels: anchors keep their record, views stay views
         relax.transform.LegalizeOps(
             {
                 **comparisons.legalize_map(),
@@ -68,7 +107,6 @@ def lower(workload: Workload, hardware: Hardware) -> Workload:
         relax.transform.EliminateCommonSubexpr(),
         NameVariables(),
     ]
-    return dataclasses.replace(workload, module=_run(workload.module, passes))
 
 
 def fuse(workload: Workload, plan: Plan) -> Workload:
@@ -79,7 +117,7 @@ def fuse(workload: Workload, plan: Plan) -> Workload:
 def to_executable_form(mod: tvm.IRModule) -> tvm.IRModule:
     """Plan memory and lower Relax to calls of the virtual machine."""
     passes = [
-        # 4. Virtual machine: destination passing, one static memory plan, no symbols left
+        # 5. Virtual machine: destination passing, one static memory plan, no symbols left
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         relax.transform.ToNonDataflow(),

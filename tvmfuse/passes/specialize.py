@@ -6,6 +6,7 @@ anchor's naive kernel for the variant's, then let FuseTIR merge the group into o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from tvmfuse.passes.relax_tools import array_of, bindings, constant, with_variab
 from tvmfuse.schedules.anchor import ATTR, from_text
 from tvmfuse.schedules.cpu.variants import variants
 from tvmfuse.schedules.variant import Variant
+
+_FROM_VARIABLE = re.compile(r'"v[0-9]+_')
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,21 @@ def _fused(
     kernel = merged[calls[0].args[0]]
     for attr in (ATTR, "op_pattern"):
         kernel = kernel.without_attr(attr)
-    return kernel.with_attr("global_symbol", "main")
+    return _neutral_names(kernel.with_attr("global_symbol", "main"))
+
+
+def _neutral_names(kernel: PrimFunc) -> PrimFunc:
+    """Number the names that TOPI derives from variables of ``main``.
+
+    A record finds its blocks by name: ``v86_red`` would only be found as long as no operator in
+    front of it comes or goes.
+    """
+    text = tvm.ir.save_json(kernel)
+    names = dict.fromkeys(_FROM_VARIABLE.findall(text))
+    if not names:
+        return kernel
+    numbers = {name: f'"t{i}_' for i, name in enumerate(names)}
+    return tvm.ir.load_json(_FROM_VARIABLE.sub(lambda m: numbers[m.group()], text))
 
 
 def specialize(

@@ -1,5 +1,20 @@
 """The rule library: one file a category; the order in a file is the priority."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from tvmfuse.fusion.rules.horizontal import HORIZONTAL
 from tvmfuse.fusion.rules.vertical import VERTICAL
 
-__all__ = ["VERTICAL"]
+RULES: dict[str, tuple[Any, ...]] = {
+    "compound": (),
+    "horizontal": HORIZONTAL,
+    "diagonal": (),
+    "vertical": VERTICAL,
+}
+
+
+def merging_rules() -> tuple[Any, ...]:
+    """Rules that rewrite the graph before it is lowered, in order of priority."""
+    return (*RULES["compound"], *RULES["horizontal"], *RULES["diagonal"])

@@ -50,8 +50,13 @@ _EPILOGUES = (
     "minimum_const", "round", "floor", "cast", "where", "slice",
 )  # fmt: skip
 
-# Operators in front of an anchor that its template computes while it reads.
+# Operators in front of an anchor that its template computes while it reads. Products read every
+# value many times and take a slice only, which costs them nothing.
 _PROLOGUES = {
+    "conv2d": ("slice",),
+    "depthwise": ("slice",),
+    "grouped": ("slice",),
+    "dense": ("slice",),
     "softmax": ("scale", "bias", "add", "divide_const", "where", "cast", "multiply"),
     "log_softmax": ("scale", "bias", "add", "cast"),
     "layer_norm": ("add", "bias", "scale", "cast", "multiply"),
