@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
+from typing import Any
 
 ATTR = "tvmfuse.anchor"  # PrimFunc attribute that carries an anchor as JSON
 
@@ -77,8 +79,131 @@ class Dense:
         return 2.0 * rows * self.K * self.O
 
 
-Anchor = Conv2d | Dense
-_KINDS = {"conv2d": Conv2d, "dense": Dense}
+@dataclass(frozen=True)
+class BatchMatmul:
+    """A product of two activations, ``x[..., M, K] @ y[..., K, O]``; leading axes broadcast.
+
+    Parameters
+    ----------
+    x_lead, y_lead
+        Leading axes of the operands, of equal rank.
+    transposed
+        Whether the second operand is stored as ``y[..., O, K]``.
+    """
+
+    x_lead: tuple[int, ...]
+    y_lead: tuple[int, ...]
+    M: int
+    K: int
+    O: int  # noqa: E741
+    transposed: bool
+    dtype: str
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Leading axes of the result."""
+        return tuple(max(a, b) for a, b in zip(self.x_lead, self.y_lead, strict=True))
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions of the definition."""
+        return 2.0 * math.prod(self.lead) * self.M * self.K * self.O
+
+
+@dataclass(frozen=True)
+class View:
+    """Where an operand's elements lie in a stored tensor; counts in elements, not bytes.
+
+    Parameters
+    ----------
+    buffer
+        Which of the kernel's inputs holds them; -1 for the output.
+    offset
+        Place of the first element.
+    lead
+        Distance of neighbours along each leading axis; 0 where all share one matrix.
+    row, column
+        Distance of neighbouring rows and columns of one matrix.
+    """
+
+    buffer: int
+    offset: int
+    lead: tuple[int, ...]
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens to the scores before the softmax.
+
+    Parameters
+    ----------
+    kind
+        ``"scale"`` (times ``value``), ``"multiply"`` (times ``mask``), ``"add"`` (plus
+        ``mask``), ``"where"`` (``value`` where ``mask`` is false), ``"unless"`` (``value`` where
+        ``mask`` is true) or ``"causal"`` (``value`` where key > query + ``offset``).
+    """
+
+    kind: str
+    value: float = 0.0
+    offset: int = 0
+    mask: View | None = None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """``softmax(steps(q @ k^T)) @ v`` for each index of the leading axes.
+
+    Parameters
+    ----------
+    lead
+        Leading axes (batch, heads, groups of heads …).
+    SQ, SK
+        Queries and keys.
+    D, DV
+        Width of queries and keys, and of values.
+    q, k, v, out
+        Rows are queries, keys, keys and queries; columns the width.
+    steps
+        In order.
+    safe
+        Whether a row in which every score is -inf gives zeros (else NaN, as softmax does).
+    buffers
+        Shape and element type of each input.
+    out_shape
+        Shape as which the output is stored.
+    """
+
+    lead: tuple[int, ...]
+    SQ: int
+    SK: int
+    D: int
+    DV: int
+    q: View
+    k: View
+    v: View
+    out: View
+    steps: tuple[Step, ...]
+    safe: bool
+    buffers: tuple[tuple[tuple[int, ...], str], ...]
+    out_shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions of the two products."""
+        return 2.0 * math.prod(self.lead) * self.SQ * self.SK * (self.D + self.DV)
+
+
+Anchor = Conv2d | Dense | BatchMatmul | Attention
+_KINDS = {
+    "conv2d": Conv2d,
+    "dense": Dense,
+    "batch_matmul": BatchMatmul,
+    "attention": Attention,
+}
+_PARTS = {"q": View, "k": View, "v": View, "out": View, "mask": View}
 
 
 def to_text(anchor: Anchor) -> str:
@@ -90,5 +215,16 @@ def to_text(anchor: Anchor) -> str:
 def from_text(text: str) -> Anchor:
     """Inverse of :func:`to_text`."""
     data = json.loads(text)
-    cls = _KINDS[data.pop("kind")]
-    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+    return _record(_KINDS[data.pop("kind")], data)
+
+
+def _record(cls: Any, data: dict[str, Any]) -> Any:
+    return cls(**{name: _field(name, value) for name, value in data.items()})
+
+
+def _field(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_field(name, v) for v in value)
+    if isinstance(value, dict):
+        return _record(_PARTS.get(name, Step), value)
+    return value

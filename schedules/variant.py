@@ -69,6 +69,34 @@ class Variant:
         return func.with_attr("op_pattern", OUT_ELEMWISE_FUSABLE).with_attr("tirx.noalias", True)
 
 
+@dataclass(frozen=True)
+class WrittenVariant:
+    """One algorithm for an anchor without a constant weight, which brings its kernel itself.
+
+    Parameters
+    ----------
+    build
+        Gives the kernel ``(*inputs, out)``.
+    name, anchor, cycles, rtol, exact
+        As in :class:`Variant`.
+    """
+
+    name: str
+    anchor: Anchor
+    build: Callable[[], PrimFunc]
+    cycles: float
+    rtol: float
+    exact: bool = True
+    weight_bytes: int = 0
+
+    def prim_func(self) -> PrimFunc:
+        """Build the kernel."""
+        return self.build()
+
+
+AnyVariant = Variant | WrittenVariant
+
+
 def zero(dtype: str) -> tirx.PrimExpr:
     """The additive identity of ``dtype``."""
     return tirx.const(0, dtype)

@@ -1,6 +1,7 @@
 """CPU templates in order of priority; the last one always applies."""
 
 from tvmfuse.schedules.base import Template
+from tvmfuse.schedules.cpu.attention import AttentionTemplate
 from tvmfuse.schedules.cpu.contraction import ContractionTemplate
 from tvmfuse.schedules.cpu.fallback import FallbackTemplate
 from tvmfuse.schedules.cpu.injective import InjectiveTemplate
@@ -11,6 +12,7 @@ from tvmfuse.schedules.cpu.winograd import WinogradTemplate
 TEMPLATES: tuple[Template, ...] = (
     ContractionTemplate(),
     WinogradTemplate(),
+    AttentionTemplate(),
     OuterReductionTemplate(),
     RowReductionTemplate(),
     InjectiveTemplate(),

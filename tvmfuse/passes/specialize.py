@@ -22,7 +22,7 @@ from tvmfuse.passes.group import PREFIX
 from tvmfuse.passes.relax_tools import array_of, bindings, constant, with_variables
 from tvmfuse.schedules.anchor import ATTR, from_text
 from tvmfuse.schedules.cpu.variants import variants
-from tvmfuse.schedules.variant import Variant
+from tvmfuse.schedules.variant import AnyVariant, Variant
 
 _FROM_VARIABLE = re.compile(r'"v[0-9]+_')
 
@@ -40,11 +40,12 @@ class GroupKernel:
     kernels
         One unscheduled PrimFunc a variant (or the only one), named ``main``.
     weight
-        Which parameter of the group is the anchor's weight; -1 without an anchor.
+        Which parameter of the group is the anchor's weight; -1 for a group without an
+        anchor, or whose anchor has no constant weight.
     """
 
     name: str
-    variants: tuple[Variant, ...]
+    variants: tuple[AnyVariant, ...]
     kernels: tuple[PrimFunc, ...]
     weight: int
 
@@ -58,7 +59,8 @@ def group_kernels(mod: tvm.IRModule, hardware: Hardware) -> list[GroupKernel]:
         anchor_call, text = _anchor_of(mod, function)
         choices = variants(from_text(text), hardware) if text else ()
         kernels = _kernels(mod, function, choices, anchor_call, cache)
-        weight = _weight_index(function, anchor_call) if anchor_call is not None else -1
+        weighted = any(isinstance(v, Variant) for v in choices)
+        weight = _weight_index(function, anchor_call) if weighted else -1
         found.append(GroupKernel(name, choices, kernels, weight))
     return found
 
@@ -76,7 +78,7 @@ def group_names(mod: tvm.IRModule) -> list[str]:
 def _kernels(
     mod: tvm.IRModule,
     function: relax.Function,
-    choices: tuple[Variant, ...],
+    choices: tuple[AnyVariant, ...],
     anchor_call: Any,
     cache: dict[int, Any],
 ) -> tuple[PrimFunc, ...]:
@@ -116,7 +118,7 @@ def _weight_index(function: relax.Function, anchor: Any) -> int:
 
 
 def _alone(
-    mod: tvm.IRModule, function: relax.Function, anchor: Any, variant: Variant | None
+    mod: tvm.IRModule, function: relax.Function, anchor: Any, variant: AnyVariant | None
 ) -> tvm.IRModule:
     """Module of ``main`` calling just this group, with the variant's kernel swapped in."""
     builder = relax.BlockBuilder()
@@ -124,7 +126,7 @@ def _alone(
     parameters = []
     for i, parameter in enumerate(function.params):
         ty = parameter.ty
-        if variant is not None and i == _weight_index(function, anchor):
+        if isinstance(variant, Variant) and i == _weight_index(function, anchor):
             ty = relax.TensorType(variant.weight_shape, variant.anchor.dtype)
         fresh[parameter] = relax.Var(f"p{i}", ty)
         parameters.append(fresh[parameter])
@@ -153,7 +155,7 @@ def _alone(
 
 
 def _fused(
-    mod: tvm.IRModule, function: relax.Function, anchor: Any, variant: Variant | None
+    mod: tvm.IRModule, function: relax.Function, anchor: Any, variant: AnyVariant | None
 ) -> PrimFunc:
     """Merge one group into one PrimFunc."""
     merged = relax.transform.FuseTIR()(_alone(mod, function, anchor, variant))
@@ -211,6 +213,7 @@ def specialize(
         if group.weight >= 0:
             weight = arguments[group.weight]
             variant = group.variants[index]
+            assert isinstance(variant, Variant)
             key = (hash(weight), variant.name + str(variant.weight_shape))
             if key not in packed:
                 logical = array_of(weight)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvmfuse.fusion.rules.compound import COMPOUND
 from tvmfuse.fusion.rules.horizontal import HORIZONTAL
 from tvmfuse.fusion.rules.vertical import VERTICAL
 
 RULES: dict[str, tuple[Any, ...]] = {
-    "compound": (),
+    "compound": COMPOUND,
     "horizontal": HORIZONTAL,
     "diagonal": (),
     "vertical": VERTICAL,
