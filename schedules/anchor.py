@@ -80,37 +80,6 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class BatchMatmul:
-    """A product of two activations, ``x[..., M, K] @ y[..., K, O]``; leading axes broadcast.
-
-    Parameters
-    ----------
-    x_lead, y_lead
-        Leading axes of the operands, of equal rank.
-    transposed
-        Whether the second operand is stored as ``y[..., O, K]``.
-    """
-
-    x_lead: tuple[int, ...]
-    y_lead: tuple[int, ...]
-    M: int
-    K: int
-    O: int  # noqa: E741
-    transposed: bool
-    dtype: str
-
-    @property
-    def lead(self) -> tuple[int, ...]:
-        """Leading axes of the result."""
-        return tuple(max(a, b) for a, b in zip(self.x_lead, self.y_lead, strict=True))
-
-    @property
-    def flops(self) -> float:
-        """Multiplications and additions of the definition."""
-        return 2.0 * math.prod(self.lead) * self.M * self.K * self.O
-
-
-@dataclass(frozen=True)
 class View:
     """Where an operand's elements lie in a stored tensor; counts in elements, not bytes.
 
@@ -131,6 +100,35 @@ class View:
     lead: tuple[int, ...]
     row: int
     column: int
+
+
+@dataclass(frozen=True)
+class BatchMatmul:
+    """A product of two activations, ``x[M, K] @ y[K, O]`` for each index of the leading axes.
+
+    Parameters
+    ----------
+    lead
+        Leading axes; a view has stride 0 along those that its operand lacks.
+    x, y
+        Where the operands lie; a transposed ``y`` has ``row`` 1.
+    buffers
+        Shape and element type of each input.
+    """
+
+    lead: tuple[int, ...]
+    M: int
+    K: int
+    O: int  # noqa: E741
+    x: View
+    y: View
+    buffers: tuple[tuple[tuple[int, ...], str], ...]
+    dtype: str
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions of the definition."""
+        return 2.0 * math.prod(self.lead) * self.M * self.K * self.O
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ _KINDS = {
     "batch_matmul": BatchMatmul,
     "attention": Attention,
 }
-_PARTS = {"q": View, "k": View, "v": View, "out": View, "mask": View}
+_PARTS = dict.fromkeys(("q", "k", "v", "out", "mask", "x", "y"), View)
 
 
 def to_text(anchor: Anchor) -> str:

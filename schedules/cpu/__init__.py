@@ -2,6 +2,7 @@
 
 from tvmfuse.schedules.base import Template
 from tvmfuse.schedules.cpu.attention import AttentionTemplate
+from tvmfuse.schedules.cpu.batch_matmul import BatchMatmulTemplate
 from tvmfuse.schedules.cpu.contraction import ContractionTemplate
 from tvmfuse.schedules.cpu.fallback import FallbackTemplate
 from tvmfuse.schedules.cpu.injective import InjectiveTemplate
@@ -13,6 +14,7 @@ TEMPLATES: tuple[Template, ...] = (
     ContractionTemplate(),
     WinogradTemplate(),
     AttentionTemplate(),
+    BatchMatmulTemplate(),
     OuterReductionTemplate(),
     RowReductionTemplate(),
     InjectiveTemplate(),

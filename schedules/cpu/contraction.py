@@ -92,7 +92,7 @@ def conv2d_direct(conv: Conv2d, hardware: Hardware) -> Variant:
 
         notes = {base.FAMILY: FAMILY, base.LANES: lanes, base.STRIDE: 4 * conv.C * sw}
         wide = te.compute((conv.N, conv.OH, columns, conv.O), body, name="conv2d", attrs=notes)
-        return _cropped(wide, conv.OW)
+        return cropped(wide, conv.OW)
 
     shape = (conv.N, conv.H, conv.W, conv.C)
     return Variant(
@@ -116,7 +116,7 @@ def padded_input(x: te.Tensor, conv: Conv2d, columns: int) -> te.Tensor:
     return te.compute(shape, body, name=PAD_BLOCK)
 
 
-def _cropped(wide: te.Tensor, columns: int) -> te.Tensor:
+def cropped(wide: te.Tensor, columns: int) -> te.Tensor:
     """View of the first ``columns`` columns (axis -2); inlined into the epilogue."""
     if int(wide.shape[-2]) == columns:
         return wide
@@ -144,7 +144,7 @@ def dense(product: Dense, hardware: Hardware) -> Variant:
 
         notes = {base.FAMILY: FAMILY, base.LANES: lanes, base.STRIDE: 4 * product.K}
         shape = (*product.lead, columns, product.O)
-        return _cropped(te.compute(shape, body, name="dense", attrs=notes), product.M)
+        return cropped(te.compute(shape, body, name="dense", attrs=notes), product.M)
 
     shape = (*product.lead, product.M, product.K)
     packed = (product.O // lanes, product.K, lanes)
@@ -211,7 +211,7 @@ class ContractionTemplate:
         anchor = base.find_family(base.blocks(probe), FAMILY)
         if anchor is None:
             return None
-        extents = _extents(anchor)
+        extents = extents_of(anchor)
         if not tunable:
             return [_schedule(func, best_tiling(extents, hardware), extents, hardware, False)]
         return [
@@ -220,7 +220,8 @@ class ContractionTemplate:
         ]
 
 
-def _extents(anchor: base.Block) -> Extents:
+def extents_of(anchor: base.Block) -> Extents:
+    """Extents of an anchor block, columns and channels its last spatial axes."""
     lanes = int(anchor.annotations[base.LANES])
     *lead, columns, channels = anchor.spatial
     return Extents(
@@ -317,8 +318,8 @@ def _schedule(func: PrimFunc, t: Tiling, e: Extents, hardware: Hardware, tunable
     anchor = anchor_block.rv
     base.inline_producers(sch, anchor, keep=(PAD_BLOCK,))
     out = base.detach_output(sch, anchor)
-    tile_loop, inner = _tile_output(sch, out, t, e, hardware, tunable)
-    _tile_anchor(sch, anchor, tile_loop, t, e.lanes)
+    tile_loop, inner = tile_output(sch, out, t, e, hardware, tunable)
+    tile_anchor(sch, anchor, tile_loop, t, e.lanes)
     for loop in inner[:-1]:
         sch.unroll(loop)
     sch.vectorize(inner[-1])
@@ -328,7 +329,7 @@ def _schedule(func: PrimFunc, t: Tiling, e: Extents, hardware: Hardware, tunable
     return sch
 
 
-def _tile_output(
+def tile_output(
     sch: Schedule, out: Any, t: Tiling, e: Extents, hardware: Hardware, tunable: bool
 ) -> tuple[Any, list[Any]]:
     """Tile the epilogue; returns the loop to compute the anchor at, and the tile's own loops."""
@@ -352,7 +353,8 @@ def _tile_output(
     return w1, [w2, o2, o3]
 
 
-def _tile_anchor(sch: Schedule, anchor: Any, tile_loop: Any, t: Tiling, lanes: int) -> None:
+def tile_anchor(sch: Schedule, anchor: Any, tile_loop: Any, t: Tiling, lanes: int) -> None:
+    """Compute the anchor at a tile of its epilogue, accumulating in registers."""
     depth = base.depth_of(sch, anchor, tile_loop)
     sch.compute_at(anchor, tile_loop, preserve_unit_loops=True)
     loops = sch.get_loops(anchor)[depth:]

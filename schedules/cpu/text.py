@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import tvm
 from tvm.tirx import PrimFunc
 
+from tvmfuse.schedules.strides import by_axis, row_major
+
 
 class Writer:
     """Text of one PrimFunc, a line at a time."""
@@ -67,28 +69,10 @@ def element(shape: Sequence[int], offset: int, terms: Sequence[tuple[str, int, i
         Of the tensor.
     terms
         ``(variable, stride, extent)``: the variable runs over ``range(extent)``.
-
-    Returns
-    -------
-    str
-        One index an axis; linear where every term stays within one axis, else by division.
     """
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * shape[axis + 1]
-    used: list[list[tuple[str, int]]] = [[] for _ in shape]
-    begin = [offset // s % e for s, e in zip(strides, shape, strict=True)]
-    reach = list(begin)
-    for variable, stride, extent in terms:
-        if stride == 0 or extent == 1:
-            continue
-        fits = (a for a, s in enumerate(strides) if stride % s == 0 and shape[a] > 1)
-        axis = next(fits, len(shape) - 1)
-        used[axis].append((variable, stride // strides[axis]))
-        reach[axis] += stride // strides[axis] * (extent - 1)
-    if all(r < e for r, e in zip(reach, shape, strict=True)):
-        return ", ".join(linear(b, t) for b, t in zip(begin, used, strict=True))
+    axes = by_axis(shape, offset, [(stride, extent) for _, stride, extent in terms])
+    if axes is not None:
+        return ", ".join(linear(b, [(terms[n][0], f) for n, f in used]) for b, used in axes)
     flat = linear(offset, [(v, s) for v, s, _ in terms])
-    return ", ".join(
-        f"({flat}) // {i64(s)} % {i64(e)}" for s, e in zip(strides, shape, strict=True)
-    )
+    places = zip(row_major(shape), shape, strict=True)
+    return ", ".join(f"({flat}) // {i64(s)} % {i64(e)}" for s, e in places)

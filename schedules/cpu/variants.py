@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tvmfuse.hardware import Hardware
-from tvmfuse.schedules.anchor import Anchor, Attention, Dense
+from tvmfuse.schedules.anchor import Anchor, Attention, BatchMatmul, Dense
 from tvmfuse.schedules.cpu import winograd
 from tvmfuse.schedules.cpu.attention import attention_variants
+from tvmfuse.schedules.cpu.batch_matmul import batch_matmul_variants
 from tvmfuse.schedules.cpu.contraction import conv2d_direct, dense
 from tvmfuse.schedules.cpu.depthwise import applicable as is_depthwise
 from tvmfuse.schedules.cpu.depthwise import depthwise
@@ -16,6 +17,8 @@ def variants(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
     """All variants of ``anchor`` in ascending order of estimated time."""
     if isinstance(anchor, Attention):
         return attention_variants(anchor, hardware)
+    if isinstance(anchor, BatchMatmul):
+        return batch_matmul_variants(anchor, hardware)
     if isinstance(anchor, Dense):
         return (dense(anchor, hardware),)
     if is_depthwise(anchor):

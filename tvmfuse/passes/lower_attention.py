@@ -9,12 +9,8 @@ After:  ``attention(qkv)``, whose record says where in ``qkv`` the elements of q
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax
 
@@ -23,21 +19,11 @@ from tvmfuse.fusion.attention_call import AttentionCall, ScoreStep, read_call
 from tvmfuse.fusion.kernels import OPAQUE
 from tvmfuse.graph import Graph, Node
 from tvmfuse.hardware import Hardware
-from tvmfuse.passes.relax_tools import array_of, dtype_of, ints, shape_of, with_variables
-from tvmfuse.passes.views import Factors, Strided, merged, refined, split, whole
+from tvmfuse.passes.operand_views import Place, moved, places, stored
+from tvmfuse.passes.relax_tools import dtype_of, shape_of, with_variables
+from tvmfuse.passes.views import Factors, Strided, merged, refined, whole
 from tvmfuse.schedules.anchor import ATTR, Attention, Step, View, to_text
 from tvmfuse.schedules.cpu.variants import variants
-
-_MAX_MOVES = 16  # looked through between an operand and where it is stored
-
-
-@dataclass(frozen=True)
-class _Place:
-    """An operand as a rearrangement of ``source``, times ``scale``; axes (…lead, row, column)."""
-
-    source: Any
-    view: Strided
-    scale: float = 1.0
 
 
 class _Lowering:
@@ -72,9 +58,9 @@ class _Lowering:
         views = [self._view(p, extents) for p in (q, k, v)]
         buffers = tuple((shape_of(s) or (), dtype_of(s)) for s in self._sources)
         anchor = Attention(
-            tuple(e for axis in extents for e in axis) or (1,),
+            tuple(e for axis in extents for e in axis),
             rows, keys, depth, width, *views,
-            out=_stored(-1, out_view, extents),
+            out=stored(-1, out_view, extents),
             steps=tuple(steps),
             safe=call.recipe.safe,
             buffers=buffers,
@@ -85,10 +71,10 @@ class _Lowering:
 
     # --- operands ---------------------------------------------------------------------------
 
-    def _deepest(self, operand: Any, shape: tuple[int, ...], scales: bool = False) -> _Place:
+    def _deepest(self, operand: Any, shape: tuple[int, ...], scales: bool = False) -> Place:
         """The operand read from as far back as the kernel's index arithmetic reaches."""
         found = None
-        for place in self._places(operand, scales):
+        for place in places(self.graph, operand, scales):
             view = place.view.broadcast(shape)
             if self._fits(view):
                 found = dataclasses.replace(place, view=view)
@@ -98,30 +84,6 @@ class _Lowering:
             )
         self._accept(found.view)
         return found
-
-    def _places(self, operand: Any, scales: bool) -> Iterator[_Place]:
-        """``operand`` as a view of itself, of what it was moved from, and so on."""
-        chain: list[Any] = []
-        factor, source = 1.0, operand
-        for _ in range(_MAX_MOVES):
-            shape = shape_of(source)
-            view: Strided | None = whole(shape) if shape is not None else None
-            for move in reversed(chain):
-                view = _moved(move, view) if view is not None else None
-            if view is not None:
-                yield _Place(source, view, factor)
-            node = self.graph.node(source)
-            if node is None:
-                return
-            scale = _scaling(node) if scales else None
-            if scale is not None:
-                source, by = scale
-                factor *= by
-            elif node.op in _MOVES:
-                chain.append(node.value)
-                source = node.value.args[0]
-            else:
-                return
 
     def _fits(self, view: Strided) -> bool:
         *lead, rows, columns = view.axes
@@ -134,11 +96,11 @@ class _Lowering:
         for known, new in zip(self._cuts, view.axes, strict=False):
             known.append(new)
 
-    def _mask(self, step: ScoreStep) -> _Place | None:
+    def _mask(self, step: ScoreStep) -> Place | None:
         if step.mask < 0:
             return None
         found = None
-        for place in self._places(self.call.masks[step.mask], scales=False):
+        for place in places(self.graph, self.call.masks[step.mask], scales=False):
             view: Strided | None = place.view.broadcast(step.shapes[0])
             for shape in (*step.shapes[1:], (*self.lead, self.shape[-2], step.shapes[0][-1])):
                 view = view.reshape(shape) if view is not None else None
@@ -158,7 +120,7 @@ class _Lowering:
             node = self.graph.nodes[user]
             if node.op not in ("permute_dims", "reshape") or view is None:
                 break
-            view, name = _moved(node.value, view), user
+            view, name = moved(node.value, view), user
             back = view.inverse(self.shape) if view is not None else None
             if back is not None and node.shape is not None and self._fits(back):
                 best = node.shape, back, name
@@ -167,81 +129,16 @@ class _Lowering:
 
     # --- record -----------------------------------------------------------------------------
 
-    def _view(self, place: _Place, extents: list[tuple[int, ...]]) -> View:
+    def _view(self, place: Place, extents: list[tuple[int, ...]]) -> View:
         for number, known in enumerate(self._sources):
             if known is place.source or known.same_as(place.source):
-                return _stored(number, place.view, extents)
+                return stored(number, place.view, extents)
         self._sources.append(place.source)
-        return _stored(len(self._sources) - 1, place.view, extents)
+        return stored(len(self._sources) - 1, place.view, extents)
 
-    def _step(self, step: ScoreStep, place: _Place | None, extents: Any) -> Step:
+    def _step(self, step: ScoreStep, place: Place | None, extents: Any) -> Step:
         view = None if place is None else self._view(place, extents)
         return Step(step.kind, step.value, step.offset, view)
-
-
-def _stored(buffer: int, view: Strided, extents: list[tuple[int, ...]]) -> View:
-    *lead, rows, columns = view.axes
-    strides: list[int] = []
-    for factors, parts in zip(lead, extents, strict=True):
-        strides += split(factors, parts) or ()
-    row, column = merged(rows), merged(columns)
-    assert row is not None and column is not None  # _fits has looked
-    return View(buffer, view.offset, tuple(strides) or (0,), row[1], column[1])
-
-
-_MOVES = frozenset(
-    ("permute_dims", "reshape", "strided_slice", "broadcast_to", "expand_dims", "squeeze", "repeat")
-)
-
-
-def _moved(call: relax.Call, view: Strided) -> Strided | None:
-    """The result of one move as a view of what its argument is a view of."""
-    name, shape = str(call.op.name).removeprefix("relax."), shape_of(call)
-    if shape is None:
-        return None
-    if name == "permute_dims":
-        axes = call.attrs.axes
-        order = ints(axes) if axes is not None else tuple(reversed(range(len(shape))))
-        return view.permute([a % len(shape) for a in order])
-    if name == "broadcast_to":
-        return view.broadcast(shape)
-    if name == "repeat":
-        axis = call.attrs.axis
-        return (
-            None if axis is None else view.repeat(int(call.attrs.repeats), int(axis) % len(shape))
-        )
-    if name == "strided_slice":
-        return _sliced(call, view)
-    return view.reshape(shape)
-
-
-def _sliced(call: relax.Call, view: Strided) -> Strided | None:
-    axes, begin, end, *step = (ints(a.fields) for a in call.args[1:])
-    steps = step[0] if step else (1,) * len(axes)
-    found: Strided | None = view
-    for axis, b, e, s in zip(axes, begin, end, steps, strict=True):
-        if found is None or s < 1:
-            return None
-        axis %= len(view.axes)
-        start, stop, _ = slice(b, e, s).indices(found.shape[axis])
-        found = found.slice(axis, start, stop, s)
-    return found
-
-
-def _scaling(node: Node) -> tuple[Any, float] | None:
-    """What a node multiplies by one constant, and that constant."""
-    if node.op not in ("multiply", "divide") or node.dtype != "float32":
-        return None
-    for mine, other in ((0, 1), (1, 0)):
-        values = array_of(node.value.args[other])
-        if values is None or not values.size or (node.op == "divide" and other == 0):
-            continue
-        first = float(values.reshape(-1)[0])
-        source = node.value.args[mine]
-        uniform = bool(np.all(values == first)) and math.isfinite(first) and first != 0.0
-        if uniform and shape_of(source) == node.shape:
-            return source, first if node.op == "multiply" else 1.0 / first
-    return None
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerAttention")

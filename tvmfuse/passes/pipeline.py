@@ -24,6 +24,7 @@ from tvmfuse.passes.fold_constants import FoldConstants
 from tvmfuse.passes.fuse_moves import FuseMoves
 from tvmfuse.passes.group import group_bindings
 from tvmfuse.passes.lower_attention import LowerAttention
+from tvmfuse.passes.lower_batch_matmul import LowerBatchMatmul
 from tvmfuse.passes.merge import apply_merges
 from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.simplify import Simplify
@@ -96,6 +97,7 @@ def _kernels(hardware: Hardware) -> list[tvm.transform.Pass]:
         relax.transform.DeadCodeElimination(["main"]),
         NameVariables(),
         LowerAttention(hardware),
+        LowerBatchMatmul(),
         relax.transform.DeadCodeElimination(["main"]),
         # 4. Kernels: anchors keep their record, views stay views
         relax.transform.LegalizeOps(

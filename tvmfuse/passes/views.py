@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tvmfuse.schedules.strides import row_major
+
 Factor = tuple[int, int]
 Factors = tuple[Factor, ...]
 
@@ -104,14 +106,6 @@ class Strided:
         if [s for s, _, _ in back] != distinct:
             return None  # elements that are missing or twice
         return Strided(0, (tuple((e, place) for _, e, place in back),)).reshape(source)
-
-
-def row_major(shape: Sequence[int]) -> list[int]:
-    """Strides of a tensor that is stored row by row."""
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * shape[axis + 1]
-    return strides
 
 
 def whole(shape: Sequence[int]) -> Strided:
