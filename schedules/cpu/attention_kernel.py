@@ -29,7 +29,7 @@ from tvmfuse.schedules import base
 from tvmfuse.schedules.anchor import Attention, Step
 from tvmfuse.schedules.cpu.attention_frame import Blocking, Frame
 from tvmfuse.schedules.cpu.text import buffer, i64
-from tvmfuse.schedules.cpu.vector_math import write_across, write_exp
+from tvmfuse.schedules.cpu.vector_math import write_across, write_exp, write_transpose
 
 FAMILY = "attention"
 
@@ -78,6 +78,8 @@ class _Kernel(Frame):
         }  # fmt: skip
         registers = {"e_x": lanes, "e_n": lanes, "e_p": lanes, "h": lanes, "g": lanes}
         if not b.direct:
+            self._buffer("tr", (lanes, lanes), "local")
+            self._buffer("tx", (lanes,), "local")
             shared |= {"kt": (b.keys * a.D,), "vp": (b.keys, self.width)}
         for name, shape in shared.items():
             self._buffer(name, shape, "global")
@@ -165,10 +167,17 @@ class _Kernel(Frame):
                             ),
                         )
                     continue
-                with w.loops(("n0", wide, "serial"), ("d", a.D, "serial")):
+                whole = a.D // self.lanes if a.k.column == 1 else 0
+                if whole:
+                    self._transpose(begin, place, wide, whole)
+                left = a.D - whole * self.lanes
+                if not left:
+                    continue
+                with w.loops(("n0", wide, "serial"), ("d0", left, "serial")):
                     key = self._key(f"kb * {i64(b.keys)} + {begin} + n0")
-                    value = self._at(a.k, key, a.SK, "d", a.D)
-                    w.line(f"kt[{place} + d * {i64(wide)} + n0] = {value}")
+                    d = f"(d0 + {i64(whole * self.lanes)})"
+                    value = self._at(a.k, key, a.SK, d, a.D)
+                    w.line(f"kt[{place} + {d} * {i64(wide)} + n0] = {value}")
         with w.loops(("j", b.keys, "serial")):
             key = self._key(f"kb * {i64(b.keys)} + j")
             self._vector(
@@ -180,6 +189,22 @@ class _Kernel(Frame):
             if self.width > a.DV:
                 with w.loops(("d", self.width - a.DV, "serial")):
                     w.line(f"vp[j, d + {i64(a.DV)}] = T.float32(0)")
+
+    def _transpose(self, begin: str, place: str, wide: int, whole: int) -> None:
+        """Panels from squares of ``lanes`` keys by ``lanes`` elements, transposed in registers."""
+        a, w, lanes = self.a, self.w, self.lanes
+        with w.loops(("n0", wide // lanes, "serial"), ("d0", whole, "serial")):
+            first = f"kb * {i64(self.b.keys)} + {begin} + n0 * {i64(lanes)}"
+            for i in range(lanes):
+                key = self._key(f"{first} + {i64(i)}")
+                with w.loops(("n", lanes, "vectorized")):
+                    d = f"(d0 * {i64(lanes)} + n)"
+                    w.line(f"tr[{i64(i)}, n] = {self._at(a.k, key, a.SK, d, a.D)}")
+            write_transpose(w, "tr", lanes)
+            for i in range(lanes):
+                row = f"(d0 * {i64(lanes)} + {i64(i)}) * {i64(wide)} + n0 * {i64(lanes)}"
+                with w.loops(("n", lanes, "vectorized")):
+                    w.line(f"kt[{place} + {row} + n] = tr[{i64(i)}, n]")
 
     def _tile(self) -> None:
         if self.b.direct:

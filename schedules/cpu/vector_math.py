@@ -58,3 +58,26 @@ def write_across(w: Writer, op: str, source: str, target: str, lanes: int) -> No
             w.line(f"{source}[n] = " + op.format(f"{source}[n]", other))
         half //= 2
     w.line(f"{target} = {source}[{i64(0)}]")
+
+
+def write_transpose(w: Writer, square: str, lanes: int) -> None:
+    """Write the transposition of a buffer of ``lanes`` vectors by exchanges between pairs.
+
+    In the round of distance h, vectors i and i + h exchange the elements that stand h apart
+    (Eklundh); log2(lanes) rounds move every element across the diagonal. ``tx`` holds a vector.
+    """
+    whole = f"T.Ramp({i64(0)}, {i64(1)}, {lanes})"
+    distance = lanes // 2
+    while distance:
+        low = ", ".join(
+            f"T.int32({c if not c & distance else lanes + c - distance})" for c in range(lanes)
+        )
+        high = ", ".join(
+            f"T.int32({c + distance if not c & distance else lanes + c})" for c in range(lanes)
+        )
+        for i in (i for i in range(lanes) if not i & distance):
+            a, b = f"{square}[{i64(i)}, {whole}]", f"{square}[{i64(i + distance)}, {whole}]"
+            w.line(f"tx[{whole}] = T.Shuffle([{a}, {b}], [{low}])")
+            w.line(f"{b} = T.Shuffle([{a}, {b}], [{high}])")
+            w.line(f"{a} = tx[{whole}]")
+        distance //= 2
