@@ -22,6 +22,7 @@ from tvmfuse.hardware import Hardware
 
 FAMILY = "tvmfuse.family"  # block annotation: which template an anchor block asks for
 LANES = "tvmfuse.lanes"  # block annotation: lanes of the packed weight's innermost axis
+WRITTEN = "tvmfuse.written"  # block annotation: its loops are written out, for no one to change
 STRIDE = "tvmfuse.column_stride_bytes"  # block annotation: distance of neighbouring columns
 
 L1_WAY_BYTES = 4096  # bytes one way of the L1 data cache spans on x86: 64 sets of 64 bytes

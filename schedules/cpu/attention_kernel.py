@@ -67,7 +67,7 @@ class _Kernel(Frame):
         reads = ", ".join(f"b{i}[{whole(s)}]" for i, (s, _) in enumerate(self.a.buffers))
         self.w.line(f"T.reads({reads})")
         self.w.line(f"T.writes(out[{whole(self.a.out_shape)}])")
-        self.w.line(f'T.sblock_attr({{"{base.FAMILY}": "{FAMILY}"}})')
+        self.w.line(f'T.sblock_attr({{"{base.FAMILY}": "{FAMILY}", "{base.WRITTEN}": 1}})')
 
     def _allocate(self) -> None:
         a, b, lanes = self.a, self.b, self.lanes

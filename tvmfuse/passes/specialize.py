@@ -22,7 +22,7 @@ from tvmfuse.passes.group import PREFIX
 from tvmfuse.passes.relax_tools import array_of, bindings, constant, with_variables
 from tvmfuse.schedules.anchor import ATTR, from_text
 from tvmfuse.schedules.cpu.variants import variants
-from tvmfuse.schedules.variant import AnyVariant, Variant
+from tvmfuse.schedules.variant import AnyVariant, Variant, WrittenVariant
 
 _FROM_VARIABLE = re.compile(r'"v[0-9]+_')
 
@@ -166,6 +166,8 @@ def _fused(
     kernel = merged[calls[0].args[0]]
     for attr in (ATTR, "op_pattern"):
         kernel = kernel.without_attr(attr)
+    if isinstance(variant, WrittenVariant):  # TVM's analysis does not know all that they hold
+        kernel = kernel.with_attr("estimated_flops", int(variant.anchor.flops))
     return _neutral_names(kernel.with_attr("global_symbol", "main"))
 
 

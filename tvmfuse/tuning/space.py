@@ -19,6 +19,7 @@ from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule.logging import get_logging_func
 
 from tvmfuse.hardware.record import Hardware
+from tvmfuse.schedules.base import WRITTEN, blocks
 
 SpaceFn = Callable[[Any, Hardware], list[Any]]
 
@@ -114,9 +115,10 @@ def rule_spaces(module: Any, hardware: Hardware) -> list[Any]:
     """Schedules by MetaSchedule's own rules, with sampled decisions in their traces.
 
     Empty for kernels with more than two reductions (Winograd, attention): a batch of their
-    candidates took 7 to 24 s of CPU to find, and none came near a template.
+    candidates took 7 to 24 s of CPU to find, and none came near a template. Empty also for
+    kernels that are written out: the rules see one block there.
     """
-    if _reductions(module) > _MAX_REDUCTIONS:
+    if _reductions(module) > _MAX_REDUCTIONS or _written(module):
         return []
     rules = cpu_rules() if hardware.kind == "llvm" else hardware.kind
     generator = ms.space_generator.PostOrderApply(sch_rules=rules, postprocs=[], mutator_probs={})
@@ -129,6 +131,10 @@ def _reductions(module: Any) -> int:
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     axes = [schedule.get(block).iter_vars for block in blocks]
     return sum(any(axis.iter_type == _REDUCE for axis in block) for block in axes)
+
+
+def _written(module: Any) -> bool:
+    return any(WRITTEN in block.annotations for block in blocks(Schedule(module)))
 
 
 def cpu_rules() -> list[Any]:
