@@ -17,7 +17,8 @@ ROWS = (
     ("database", "runtime"),
     ("schedules",),
     ("fusion",),  # behind the templates: what they can compute decides what may be fused
-    ("frontend", "precision"),
+    ("frontend",),
+    ("precision",),
     ("passes",),
     ("tuning",),
     ("choose",),

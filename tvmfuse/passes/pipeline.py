@@ -16,6 +16,7 @@ from tvmfuse.graph import Graph
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes import lower_anchors as anchors
 from tvmfuse.passes import lower_comparisons as comparisons
+from tvmfuse.passes import lower_moments as moments
 from tvmfuse.passes import lower_numerics as numerics
 from tvmfuse.passes.cancel_transposes import CancelTransposes
 from tvmfuse.passes.canonical_moves import CanonicalMoves
@@ -104,6 +105,7 @@ def _kernels(hardware: Hardware) -> list[tvm.transform.Pass]:
             {
                 **comparisons.legalize_map(),
                 **numerics.legalize_map(),
+                **moments.legalize_map(),
                 **anchors.legalize_map(hardware),
             }
         ),

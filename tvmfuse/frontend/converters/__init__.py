@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tvmfuse.frontend.converters import norms
+
 Converter = Callable[[Any, Any], Any]
 
-_FAMILIES: tuple[Any, ...] = ()
+_FAMILIES: tuple[Any, ...] = (norms,)
 
 
 def converters() -> dict[str, Converter]:

@@ -1,0 +1,22 @@
+"""Sums are taken in blocks where the bound of a plain one is too large, and only there."""
+
+import pytest
+
+from tvmfuse.precision.accumulation import MAX_BOUND, block_extents, needs_blocks, plain_bound
+
+
+def test_bound_grows_with_the_terms_and_the_roundoff():
+    assert plain_bound(1, "float32") == 2.0**-24
+    assert plain_bound(1 << 20, "float32") > plain_bound(1 << 10, "float32")
+    assert plain_bound(4096, "bfloat16") > plain_bound(4096, "float16") > MAX_BOUND
+
+
+@pytest.mark.parametrize(("count", "blocks"), [(64, False), (2048, False), (1 << 20, True)])
+def test_long_sums_need_blocks(count, blocks):
+    assert needs_blocks(count, "float32") is blocks
+
+
+def test_blocks_split_off_the_innermost_axis():
+    assert block_extents((64, 4096), "float32") == ((64,), (4096,))
+    assert block_extents((64, 4096), "float64") == ((), (64, 4096))
+    assert block_extents((1 << 20,), "float32") == ((), (1 << 20,))  # no axis to sum along
