@@ -4,6 +4,7 @@ from tvmfuse.schedules.base import Template
 from tvmfuse.schedules.cpu.attention import AttentionTemplate
 from tvmfuse.schedules.cpu.batch_matmul import BatchMatmulTemplate
 from tvmfuse.schedules.cpu.contraction import ContractionTemplate
+from tvmfuse.schedules.cpu.dot import DotTemplate
 from tvmfuse.schedules.cpu.fallback import FallbackTemplate
 from tvmfuse.schedules.cpu.injective import InjectiveTemplate
 from tvmfuse.schedules.cpu.outer_reduction import OuterReductionTemplate
@@ -15,6 +16,7 @@ TEMPLATES: tuple[Template, ...] = (
     WinogradTemplate(),
     AttentionTemplate(),
     BatchMatmulTemplate(),
+    DotTemplate(),
     OuterReductionTemplate(),
     RowReductionTemplate(),
     InjectiveTemplate(),

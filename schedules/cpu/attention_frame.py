@@ -59,7 +59,7 @@ class Frame:
 
     def _buffer(self, name: str, shape: tuple[int, ...], scope: str) -> None:
         extents = ", ".join(i64(e) for e in shape)
-        self.w.line(f'{name} = T.sblock_alloc_buffer(({extents},), scope="{scope}")')
+        self.w.bind(name, f'T.sblock_alloc_buffer(({extents},), scope="{scope}")')
 
     def _at(self, view: View, row: str, rows: int, column: str, columns: int) -> str:
         """An element of an operand; ``row`` and ``column`` are variables in bounds."""

@@ -28,7 +28,7 @@ from tvmfuse.hardware import Hardware
 from tvmfuse.schedules import base
 from tvmfuse.schedules.anchor import Attention, Step
 from tvmfuse.schedules.cpu.attention_frame import Blocking, Frame
-from tvmfuse.schedules.cpu.text import buffer, i64
+from tvmfuse.schedules.cpu.text import i64
 from tvmfuse.schedules.cpu.vector_math import write_across, write_exp, write_transpose
 
 FAMILY = "attention"
@@ -44,19 +44,14 @@ class _Kernel(Frame):
 
     def write(self) -> PrimFunc:
         a, w = self.a, self.w
-        inputs = [f"b{i}: {buffer(*spec)}" for i, spec in enumerate(a.buffers)]
-        w.line("@T.prim_func(private=True, s_tir=True)")
-        with w.under(f"def main({', '.join(inputs)}, out: {buffer(a.out_shape, a.dtype)}):"):
-            w.line('T.func_attr({"tirx.noalias": True})')
+        inputs = [(f"b{i}", *spec) for i, spec in enumerate(a.buffers)]
+        with w.kernel([*inputs, ("out", a.out_shape, a.dtype)]):
             extents = [*a.lead, math.ceil(a.SQ / self.rows)]
             loops = [(f"i{n}", extent, "serial") for n, extent in enumerate(extents)]
-            with w.loops(*loops), w.under('with T.sblock("attention"):'):
-                axes = ", ".join([*self.leads, "vq"])
-                names = ", ".join(n for n, _, _ in loops)
-                if len(loops) == 1:
-                    w.line(f"vq = T.axis.spatial({i64(extents[0])}, i0)")
-                else:
-                    w.line(f'{axes} = T.axis.remap("{"S" * len(loops)}", [{names}])')
+            with w.loops(*loops), w.under('T.sblock("attention")'):
+                axes = [*self.leads, "vq"]
+                for name, (loop, extent, _) in zip(axes, loops, strict=True):
+                    w.bind(name, f"T.axis.spatial({i64(extent)}, {loop})")
                 self._regions()
                 self._allocate()
                 self._piece()
@@ -65,8 +60,8 @@ class _Kernel(Frame):
     def _regions(self) -> None:
         whole = lambda shape: ", ".join(f"0:{e}" for e in shape)  # noqa: E731
         reads = ", ".join(f"b{i}[{whole(s)}]" for i, (s, _) in enumerate(self.a.buffers))
-        self.w.line(f"T.reads({reads})")
-        self.w.line(f"T.writes(out[{whole(self.a.out_shape)}])")
+        self.w.line(f"T.reads([{reads}])")
+        self.w.line(f"T.writes([out[{whole(self.a.out_shape)}]])")
         self.w.line(f'T.sblock_attr({{"{base.FAMILY}": "{FAMILY}", "{base.WRITTEN}": 1}})')
 
     def _allocate(self) -> None:
@@ -110,13 +105,8 @@ class _Kernel(Frame):
         with w.loops(("kb", self.blocks, "serial")):
             if not b.direct:
                 self._pack()
-            with w.loops(("t", b.tiles, "serial")):
-                guard = self._visible()
-                if guard:
-                    with w.under(f"if {guard}:"):
-                        self._tile()
-                else:
-                    self._tile()
+            with w.loops(("t", b.tiles, "serial")), w.when(self._visible()):
+                self._tile()
         self._store()
 
     def _leading_scales(self) -> list[Step]:
@@ -309,22 +299,20 @@ class _Kernel(Frame):
             self._steps(steps, place, key, ("n", lanes, "vectorized"))
             return
         last = f"kb * {i64(b.keys)} + kv * {i64(lanes)} + {i64(lanes)} <= {i64(a.SK)}"
-        with w.under(f"if {last}:"):
-            if steps:
+        with w.under(f"T.If({last})"):
+            with w.under("T.Then()"):
                 self._steps(steps, place, key, ("n", lanes, "vectorized"))
-            else:
-                w.line("T.evaluate(0)")
-        with w.under("else:"), w.loops(("n", lanes, "serial")):
-            with w.under(f"if {key} < {i64(a.SK)}:"):
-                if steps:
+            one = ("n", lanes, "serial")
+            with w.under("T.Else()"), w.loops(one), w.under(f"T.If({key} < {i64(a.SK)})"):
+                with w.under("T.Then()"):
                     self._steps(steps, place, key, None)
-                else:
-                    w.line("T.evaluate(0)")
-            with w.under("else:"):
-                w.line(f'{place} = T.float32("-inf")')
+                with w.under("T.Else()"):
+                    w.line(f'{place} = T.float32("-inf")')
 
     def _steps(self, steps: Sequence[Step], place: str, key: str, loop: Any) -> None:
         row = f"vq * {i64(self.rows)} + t * {i64(self.b.tq)} + i"
+        if not steps:
+            self.w.line("T.evaluate(0)")
         for step in steps:
             value = f"T.float32({_number(step.value)})"
             if step.kind == "scale":
@@ -384,7 +372,7 @@ class _Kernel(Frame):
         a, w = self.a, self.w
         with w.loops(("r", self.rows, "serial")):
             row = f"(vq * {i64(self.rows)} + r)"
-            guard = [] if a.SQ % self.rows == 0 else [f"if {row} < {i64(a.SQ)}:"]
+            guard = "" if a.SQ % self.rows == 0 else f"{row} < {i64(a.SQ)}"
             w.line("x[0] = T.float32(1) / l[r]")
             if a.safe:
                 w.line("x[0] = T.Select(l[r] == T.float32(0), T.float32(0), x[0])")
@@ -395,10 +383,7 @@ class _Kernel(Frame):
                     value = f'T.Cast("{a.dtype}", {value})'
                 return f"{self._at(a.out, row, a.SQ, f'({d})', a.DV)} = {value}"
 
-            if guard:
-                with w.under(guard[0]):
-                    self._vector("d", a.DV, a.out.column == 1, line)
-            else:
+            with w.when(guard):
                 self._vector("d", a.DV, a.out.column == 1, line)
 
 

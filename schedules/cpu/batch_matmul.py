@@ -5,8 +5,8 @@ Three forms, by what the second operand needs:
 - packed: each parallel piece packs its matrices z into panels [O/L, K, L] and its rows x into
   whole register tiles, then runs the register tile of `contraction`. Pays with many rows.
 - direct: the register tile reads z where it lies; rows of z contiguous, O a multiple of a vector.
-- dot: one dot product an element along contiguous K of both; for one or few rows and transposed
-  z, by the template of row reductions.
+- dot: one dot product an element along contiguous K of both, for one or few rows and transposed
+  z: long ones by `dot`, short ones by the template of row reductions.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from tvmfuse.schedules.cpu.contraction import (
     tile_anchor,
     tile_output,
 )
+from tvmfuse.schedules.cpu.dot import dots
 from tvmfuse.schedules.strides import load
 from tvmfuse.schedules.variant import OUT_ELEMWISE_FUSABLE, WrittenVariant
 
 FAMILY = "batch_matmul"
 ROWS, PANELS = "rows", "panels"  # names of the packing blocks
 RTOL = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1e-2}
+_SHORT = 256  # dot products below this length are left to the template of row reductions
 _FEW_ROWS = 8  # from so many rows on packing is always worth its copies
 
 
@@ -56,9 +58,12 @@ def batch_matmul_variants(a: BatchMatmul, hardware: Hardware) -> tuple[WrittenVa
         busy = 0.8 if a.M >= _FEW_ROWS else 0.25
         cycles = work / full / busy
         found.append(_variant("direct", a, lambda: _direct(a, hardware), cycles * matrices))
-    if a.x.column == 1 and a.y.row == 1 and a.M < _FEW_ROWS:
-        cycles = work / lanes * 2 + a.M * a.O * 12
-        found.append(_variant("dot", a, lambda: naive(a), cycles * matrices))
+    deep = lanes_for(a.K, hardware)
+    if a.x.column == 1 and a.y.row == 1 and a.M < _FEW_ROWS and deep > 1:
+        short = a.K < _SHORT  # adding up the lanes costs more than the products
+        cycles = work / deep * 2 + a.M * a.O * (20 if short else 45)
+        build = (lambda: naive(a)) if short else (lambda: _dots(a, hardware))
+        found.append(_variant("rows" if short else "dot", a, build, cycles * matrices))
     return tuple(sorted(found, key=lambda v: v.cycles))
 
 
@@ -135,6 +140,13 @@ def _direct(a: BatchMatmul, hardware: Hardware) -> PrimFunc:
     notes = {base.FAMILY: FAMILY, base.LANES: lanes, base.STRIDE: 4 * a.x.row}
     wide = te.compute((*a.lead, rows, a.O), body, name="matmul", attrs=notes)
     return _function(inputs, _narrowed(a, cropped(wide, a.M)))
+
+
+def _dots(a: BatchMatmul, hardware: Hardware) -> PrimFunc:
+    x, y, inputs = _operands(a)
+    lanes, shape = lanes_for(a.K, hardware), (*a.lead, a.M, a.O)
+    wide = dots(x, lambda lead, o, k: y(lead, k, o), shape, a.K, lanes)
+    return _function(inputs, _narrowed(a, wide))
 
 
 def _operands(a: BatchMatmul) -> tuple[Any, Any, list[te.Tensor]]:

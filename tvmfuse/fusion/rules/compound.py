@@ -171,7 +171,7 @@ def _scores(graph: Graph, expr: Any, walk: _Walk) -> tuple[_Walk, Node] | Mismat
         found = _scores(graph, operand, further)
         if not isinstance(found, Mismatch):
             return found
-        if found.progress > progress + 1:
+        if found.culprit and found.progress > furthest.progress:
             furthest = found
     return furthest
 
