@@ -191,7 +191,8 @@ class LowerAttention:
         name = builder.add_func(func, "attention")
         ty = relax.TensorType(list(anchor.out_shape), anchor.dtype)
         arguments = [with_variables(s, remap) for s in sources]
-        return result, builder.emit(relax.call_tir(name, arguments, out_ty=ty))
+        call = relax.call_tir(name, arguments, out_ty=ty)
+        return result, builder.emit(call, lowering.node.name)
 
 
 def _behind(graph: Graph, node: Node, calls: Any, remap: Any) -> bool:

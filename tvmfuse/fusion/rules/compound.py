@@ -137,9 +137,10 @@ def _softmax(graph: Graph, weights: Any, walk: _Walk) -> tuple[_Walk, Node] | Mi
             return Mismatch(2, "it guards against another value than -inf", node.name)
         walk = dataclasses.replace(walk, members=(*walk.members, *guard.members), safe=True)
         node = softmax
-    if node is None or node.op != "nn.softmax":
-        found = node.op if node is not None else "an input or a constant"
-        return Mismatch(1, f"nn.softmax expected, {found} found", node.name if node else "")
+    if node is None:
+        return Mismatch(0, "nn.softmax expected, an input or a constant found")
+    if node.op != "nn.softmax":
+        return Mismatch(1, f"nn.softmax expected, {node.op} found", node.name)
     rank = len(node.shape or ())
     if rank < 2 or int(node.value.attrs.axis) % rank != rank - 1:
         return Mismatch(2, "the softmax is not along the keys", node.name)
