@@ -28,6 +28,12 @@ class Workload:
         Positional arguments of the reference, as torch tensors.
     provenance
         Where model and weights come from, as plain data for the manifest.
+    program
+        The functional ``torch.export.ExportedProgram`` that ``module`` was translated from; None
+        where there is none (ONNX).
+    origins
+        Variable of ``main`` to the node of ``program`` that has the same value up to layout;
+        variables whose value no node has are not in it.
     """
 
     name: str
@@ -36,3 +42,5 @@ class Workload:
     reference: Any
     example_inputs: tuple[Any, ...]
     provenance: dict[str, Any] = field(default_factory=dict)
+    program: Any = None
+    origins: dict[str, str] = field(default_factory=dict)

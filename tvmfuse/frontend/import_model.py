@@ -8,7 +8,7 @@ import torch
 
 from tvmfuse.errors import ImportModelError
 from tvmfuse.frontend.models import LoadedReference, Shape, load_model
-from tvmfuse.frontend.torch_export import convert, export_program
+from tvmfuse.frontend.torch_export import converted, export_program
 from tvmfuse.frontend.trees import forward_parameters, signature_of
 from tvmfuse.workload import Workload
 
@@ -63,13 +63,15 @@ def import_module(
 
 def _to_workload(loaded: LoadedReference) -> Workload:
     program = loaded.program or export_program(loaded.module, loaded.example_inputs)
-    module = convert(program)
+    found = converted(program)
     signature = signature_of(program, forward_parameters(loaded.module))
     return Workload(
         loaded.name,
-        module,
+        found.module,
         signature,
         loaded.module,
         loaded.example_inputs,
         loaded.provenance,
+        found.program,
+        found.origins,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -80,7 +81,31 @@ def _brief(error: BaseException) -> str:
     return (lines[0] if lines else "no message").rstrip(".")
 
 
+@dataclass(frozen=True)
+class Converted:
+    """A program in Relax, and how to find its values again.
+
+    Parameters
+    ----------
+    module
+        The ``tvm.IRModule``.
+    program
+        The functional, normalised program that was translated; PyTorch can run it.
+    origins
+        Variable of ``main`` to the node of ``program`` with the same value.
+    """
+
+    module: Any
+    program: Any
+    origins: dict[str, str]
+
+
 def convert(program: Any) -> Any:
+    """The module of :func:`converted` alone."""
+    return converted(program).module
+
+
+def converted(program: Any) -> Converted:
     """Turn an exported program into a Relax module.
 
     Parameters
@@ -90,9 +115,9 @@ def convert(program: Any) -> Any:
 
     Returns
     -------
-    tvm.IRModule
-        Its ``main`` takes the tensor inputs in flat order and returns a tuple of tensors; the
-        weights are constants in it and its bindings are in dataflow blocks.
+    Converted
+        The module's ``main`` takes the tensor inputs in flat order and returns a tuple of
+        tensors; the weights are constants in it and its bindings are in dataflow blocks.
 
     Raises
     ------
@@ -111,13 +136,13 @@ def convert(program: Any) -> Any:
     _refuse_unsupported(program)
     normalize(program)
     _drop_constants(program)
-    module = _translate(program)
+    module, origins = _translate(program)
     module = relax.transform.ConvertToDataflow(min_size=1)(module)
     relax.analysis.well_formed(module)
-    return module
+    return Converted(module, program, origins)
 
 
-def _translate(program: Any) -> Any:
+def _translate(program: Any) -> tuple[Any, dict[str, str]]:
     """Run TVM's converter on what depends on the input; tell which call of the user's fails."""
     import tvm
     from tvm import relax
@@ -126,6 +151,7 @@ def _translate(program: Any) -> Any:
     importer = ExportedProgramImporter()
     folder = ConstantFolder(program)
     current: list[fx.Node] = []
+    origins: dict[str, str] = {}
 
     def constant(value: torch.Tensor) -> Any:
         return relax.const(importer._convert_pytorch_tensor_to_tvm(value.contiguous()))
@@ -134,13 +160,18 @@ def _translate(program: Any) -> Any:
         def convert_node(node: fx.Node) -> Any:
             current[:] = [node]
             value = folder.fold(node)
-            return converter(node) if value is None else pytree.tree_map(constant, value)
+            if value is not None:
+                return pytree.tree_map(constant, value)
+            result = converter(node)
+            if isinstance(result, relax.Var):
+                origins.setdefault(str(result.name), node.name)
+            return result
 
         return convert_node
 
     importer.convert_map = {k: traced(f) for k, f in _convert_map(importer).items()}
     try:
-        return importer.from_exported_program(
+        module = importer.from_exported_program(
             program,
             keep_params_as_input=False,
             unwrap_unit_return_tuple=False,
@@ -152,6 +183,7 @@ def _translate(program: Any) -> Any:
         raise ImportModelError(
             f"TVM {tvm.__version__} cannot convert {place}: {type(error).__name__}: {_brief(error)}"
         ) from error
+    return module, origins
 
 
 def _convert_map(importer: Any) -> dict[str, Callable[[fx.Node], Any]]:

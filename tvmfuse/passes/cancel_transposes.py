@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmfuse.passes.relax_tools import array_of, constant, ints, op_name, value_behind
+from tvmfuse.passes.relax_tools import MOVED, array_of, constant, ints, op_name, value_behind
 
 UNARY = {
     f"relax.{name}"
@@ -33,6 +33,12 @@ BINARY = {
 
 @mutator
 class _Sinker(PyExprMutator):
+    _name = ""
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._name = str(binding.var.name)
+        super().visit_var_binding_(binding)
+
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         name = op_name(call)
@@ -73,7 +79,8 @@ class _Sinker(PyExprMutator):
             elif any(argument.same_as(t) for t in tensors):
                 argument = _transposed(array_of(argument), orders[0])
             arguments.append(argument)
-        inner = self.builder_.emit(relax.Call(call.op, arguments, call.attrs, call.ty_args))
+        moved = relax.Call(call.op, arguments, call.attrs, call.ty_args)
+        inner = self.builder_.emit(moved, self._name + MOVED)
         return relax.op.permute_dims(inner, list(orders[0]))
 
     def _transpose_behind(self, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]] | None:

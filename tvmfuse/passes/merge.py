@@ -16,8 +16,17 @@ from tvmfuse.graph import Graph
 from tvmfuse.passes.relax_tools import with_variables
 
 
-def apply_merges(mod: tvm.IRModule, graph: Graph, merges: tuple[Merge, ...]) -> tvm.IRModule:
-    """Return ``mod`` with every merge carried out at the place of its first result."""
+def apply_merges(
+    mod: tvm.IRModule,
+    graph: Graph,
+    merges: tuple[Merge, ...],
+    origins: dict[str, str] | None = None,
+) -> tvm.IRModule:
+    """Return ``mod`` with every merge carried out at the place of its first result.
+
+    The origins of the results (`tvmfuse.workload.Workload`) are handed on, in place.
+    """
+    origins = {} if origins is None else origins
     at = {min(m.match.outputs, key=graph.position.__getitem__): m for m in merges}
     gone = {name for m in merges for name in m.match.members}
     main = mod["main"]
@@ -29,8 +38,11 @@ def apply_merges(mod: tvm.IRModule, graph: Graph, merges: tuple[Merge, ...]) -> 
         with builder.dataflow():
             for node in graph.nodes.values():
                 if node.name in at:
-                    merge = at[node.name]
-                    remap.update(_carried_out(graph, merge, builder, remap))
+                    results = _carried_out(graph, at[node.name], builder, remap)
+                    remap.update(results)
+                    for old, new in results.items():
+                        if isinstance(new, relax.Var) and str(old.name) in origins:
+                            origins[str(new.name)] = origins[str(old.name)]
                 elif node.name not in gone:
                     remap[node.var] = builder.emit(with_variables(node.value, remap), node.name)
             output = builder.emit_output(with_variables(main.body.body, remap))

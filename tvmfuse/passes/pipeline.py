@@ -58,19 +58,22 @@ def lowering(
     Merges
         Which operators were merged, and which were not and why.
     """
-    normal = _run(workload.module, _normalisation(hardware))
+    origins = dict(workload.origins)
+    normal = _run(workload.module, _normalisation(hardware, origins))
     graph = Graph(normal)
     merges = find_merges(graph, merging_rules() if rules is None else rules, hardware)
-    merged = apply_merges(normal, graph, merges.chosen)
-    return dataclasses.replace(workload, module=_run(merged, _kernels(hardware))), merges
+    merged = apply_merges(normal, graph, merges.chosen, origins)
+    module = _run(merged, _kernels(hardware, origins))
+    return dataclasses.replace(workload, module=module, origins=origins), merges
 
 
-def _normalisation(hardware: Hardware) -> list[tvm.transform.Pass]:
+def _normalisation(hardware: Hardware, origins: dict[str, str]) -> list[tvm.transform.Pass]:
     return [
         # 1. Graph level: fewer operators, each said in one way
+        NameVariables(origins),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
-        NameVariables(),
+        NameVariables(origins),
         FoldBatchNorm(),
         Simplify(),
         relax.transform.DeadCodeElimination(["main"]),
@@ -85,18 +88,18 @@ def _normalisation(hardware: Hardware) -> list[tvm.transform.Pass]:
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(["main"]),
-        NameVariables(),
+        NameVariables(origins),
     ]
 
 
-def _kernels(hardware: Hardware) -> list[tvm.transform.Pass]:
+def _kernels(hardware: Hardware, origins: dict[str, str]) -> list[tvm.transform.Pass]:
     return [
         # 3. Behind the merging rules: what they emit is normalised too
         CanonicalMoves(),
         SinkReshapes(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(["main"]),
-        NameVariables(),
+        NameVariables(origins),
         LowerAttention(hardware),
         LowerBatchMatmul(),
         relax.transform.DeadCodeElimination(["main"]),
@@ -110,10 +113,10 @@ def _kernels(hardware: Hardware) -> list[tvm.transform.Pass]:
             }
         ),
         relax.transform.RewriteDataflowReshape(),
-        NameVariables(),
+        NameVariables(origins),
         FuseMoves(),
         relax.transform.EliminateCommonSubexpr(),
-        NameVariables(),
+        NameVariables(origins),
     ]
 
 

@@ -12,9 +12,13 @@ from tvm.ir import GenericConst, Op
 from tvmfuse.graph import array_of, bindings, dtype_of, ints, op_name, shape_of
 
 __all__ = [
-    "array_of", "bindings", "constant", "count_uses", "dtype_of", "ints", "op_name", "shape_of",
-    "stock", "value_behind", "with_leaves", "with_variables",
+    "MOVED", "array_of", "bindings", "constant", "count_uses", "dtype_of", "ints", "op_name",
+    "shape_of", "stock", "value_behind", "with_leaves", "with_variables",
 ]  # fmt: skip
+
+
+# Ends the name of a variable with the value of the one that is named in front, in another layout.
+MOVED = "__moved"
 
 
 def constant(values: np.ndarray) -> GenericConst:

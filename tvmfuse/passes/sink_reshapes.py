@@ -16,6 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmfuse.passes.cancel_transposes import BINARY, UNARY
 from tvmfuse.passes.relax_tools import (
+    MOVED,
     array_of,
     bindings,
     constant,
@@ -30,6 +31,12 @@ Shape = tuple[int, ...]
 
 @mutator
 class _Sinker(PyExprMutator):
+    _name = ""
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._name = str(binding.var.name)
+        super().visit_var_binding_(binding)
+
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self._uses = count_uses(mod["main"])
@@ -67,14 +74,15 @@ class _Sinker(PyExprMutator):
             kernel = value_behind(source, self.lookup_binding)
             if space is None or not isinstance(kernel, relax.Call):
                 continue  # in front of it stands no kernel to join
-            moved = [
+            operands = [
                 source if o.same_as(operand) else self._into(o, shape, space)
                 for o in call.args[:tensors]
             ]
-            if any(m is None for m in moved):
+            if any(o is None for o in operands):
                 continue
-            arguments = [*moved, *call.args[tensors:]]
-            inner = self.builder_.emit(relax.Call(call.op, arguments, call.attrs, call.ty_args))
+            arguments = [*operands, *call.args[tensors:]]
+            moved = relax.Call(call.op, arguments, call.attrs, call.ty_args)
+            inner = self.builder_.emit(moved, self._name + MOVED)
             return relax.op.reshape(inner, shape)
         return call
 

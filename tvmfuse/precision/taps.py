@@ -1,0 +1,74 @@
+"""Run an exported program in float64 and look at the value of every node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+_LOW = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def run_exact(
+    program: Any, inputs: Sequence[torch.Tensor], see: Callable[[fx.Node, Any], None]
+) -> None:
+    """Run ``program`` with every float of it in float64.
+
+    Parameters
+    ----------
+    program
+        A functional ``torch.export.ExportedProgram``.
+    inputs
+        Its user inputs in flat order.
+    see
+        Called with each operator's node and its value, in order; values are freed after their
+        last use.
+
+    Raises
+    ------
+    Exception
+        Whatever an operator raises that has no float64 form.
+    """
+    with torch.no_grad():
+        _Exact(program.graph_module, see).run(*_arguments(program, inputs))
+
+
+class _Exact(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, see: Callable[[fx.Node, Any], None]) -> None:
+        super().__init__(module)
+        self._see = see
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.op == "call_function":
+            self._see(n, value)
+        return value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Types that the program names are widened too: it may cast to float32 on its way."""
+        args, kwargs = pytree.tree_map(_widened, (args, kwargs))
+        return super().call_function(target, args, kwargs)
+
+
+def _arguments(program: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Placeholders of the graph in order: weights from the program, then the caller's."""
+    stored = {**program.constants, **program.state_dict}
+    given = iter(inputs)
+    found = []
+    for spec in program.graph_signature.input_specs:
+        value = next(given) if spec.kind is InputKind.USER_INPUT else stored[spec.target]
+        found.append(_widened(value))
+    return found
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return torch.float64 if value in _LOW else value
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        return value.double() if value.dtype in _LOW else value.clone()
+    return value
