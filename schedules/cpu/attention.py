@@ -19,6 +19,9 @@ from tvmfuse.schedules.cpu.contraction import register_limit
 from tvmfuse.schedules.variant import WrittenVariant
 
 FEW_ROWS = 4  # up to so many query rows scores are dot products over keys as they are stored
+# Packed keys and values of a block take at most this part of L2: every tile of rows streams them,
+# and 512 keys of 64 elements (256 KiB) ran a third slower than 256 on a core with 1 MiB.
+_BLOCK_OF_L2 = 8
 RTOL = 2e-5
 _HALF_RTOL = 2e-2  # the output's own rounding in float16 and bfloat16, with room for P's
 
@@ -46,7 +49,8 @@ def blockings(a: Attention, hardware: Hardware) -> list[Blocking]:
         blocks = {min(padded, size) for size in (256, 1024)}
         return [Blocking(a.SQ, v, 1, keys, True) for keys in sorted(blocks)]
     causal = any(s.kind == "causal" for s in a.steps)
-    limits = (64, 128, 256) if causal else (128, 256, 512)
+    most = max(lanes, hardware.l2_bytes // _BLOCK_OF_L2 // (4 * (a.D + a.DV)))
+    limits = {min(size, most) for size in ((64, 128, 256) if causal else (128, 256, 512))}
     blocks = {round_up(math.ceil(padded / math.ceil(padded / size)), lanes) for size in limits}
     pieces = {_tiles_in_piece(all_tiles, n) for n in (1, 2, 4, 8)}
     return [
@@ -86,9 +90,6 @@ def _cycles(a: Attention, b: Blocking, hardware: Hardware) -> float:
         products = rows * keys * (a.D / lanes * 1.5 + 8 + a.DV / lanes * 1.5)
     softmax = rows * keys / lanes * 20 + rows * blocks * 60
     packing = 0.0 if b.direct else pieces * a.SK * (a.D * 1.0 + a.DV / lanes * 3)
-    working = b.keys * (a.D + a.DV) * 4
-    if working > hardware.l2_bytes // 2:
-        products *= 1.3
     balance = base.imbalance(matrices * pieces, hardware.cores)
     return (products + softmax + packing) * matrices / hardware.cores * balance
 

@@ -46,16 +46,30 @@ def round_up(value: int, multiple: int) -> int:
     return math.ceil(value / multiple) * multiple
 
 
+_SKEW = 5  # vectors between two parts of the workspace
+
+
 class Frame:
     """Sizes and operands of one kernel, and the text that is written so far."""
 
     def __init__(self, a: Attention, b: Blocking, lanes: int) -> None:
         self.a, self.b, self.lanes = a, b, lanes
         self.w = Writer()
+        self._places: dict[str, tuple[int, tuple[int, ...]]] = {}
         self.rows = b.tq * b.tiles  # of one piece
         self.blocks = math.ceil(a.SK / b.keys)
         self.width = round_up(a.DV, lanes)
         self.leads = [f"v{i}" for i in range(len(a.lead))]
+
+    def _parts(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """One workspace for all: apart, each would begin on a page, and evict the others."""
+        offset = 0
+        for name, shape in shapes.items():
+            self._places[name] = offset, shape
+            offset += round_up(math.prod(shape), self.lanes) + _SKEW * self.lanes
+        self._buffer("ws", (offset,), "global")
+        for name, (begin, shape) in self._places.items():
+            self.w.line(f"{name} = Part(ws, {begin}, {shape})")
 
     def _buffer(self, name: str, shape: tuple[int, ...], scope: str) -> None:
         extents = ", ".join(i64(e) for e in shape)

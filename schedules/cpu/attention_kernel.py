@@ -69,15 +69,15 @@ class _Kernel(Frame):
         tile = b.v * lanes
         shared = {  # of one piece, in the caches
             "q": (self.rows, a.D), "m": (self.rows,), "l": (self.rows,),
-            "s": (b.tq, b.keys), "o": (self.rows, self.width),
+            # Rows a large power of two apart evict one another: 256 keys ran at half speed.
+            "s": (b.tq, b.keys + lanes), "o": (self.rows, self.width),
         }  # fmt: skip
         registers = {"e_x": lanes, "e_n": lanes, "e_p": lanes, "h": lanes, "g": lanes}
         if not b.direct:
             self._buffer("tr", (lanes, lanes), "local")
             self._buffer("tx", (lanes,), "local")
             shared |= {"kt": (b.keys * a.D,), "vp": (b.keys, self.width)}
-        for name, shape in shared.items():
-            self._buffer(name, shape, "global")
+        self._parts(shared)
         for name, extent in registers.items():
             self._buffer(name, (extent,), "local")
         for name in ("base", "alpha", "top", "x"):
@@ -274,9 +274,7 @@ class _Kernel(Frame):
             with w.loops(vector):
                 w.line("g[n] = T.float32(0)")
             with w.loops(("kv", b.keys // lanes, "serial")):
-                with w.loops(vector):
-                    w.line(f"{at} = {at} - base[0]")
-                write_exp(w, at, at, lanes)
+                write_exp(w, at, f"({at} - base[0])", lanes)
                 with w.loops(vector):
                     w.line(f"g[n] = g[n] + {at}")
             write_across(w, "{} + {}", "g", "x[0]", lanes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
@@ -28,7 +29,7 @@ class Writer:
         target, separator, value = text.partition("] = ")
         if separator:
             name, _, indices = target.partition("[")
-            text = f"T.buffer_store({name}, {value}, [{indices}])"
+            text = f"store({name}, {value}, [{indices}])"
         self._lines.append("    " * self._depth + text)
 
     def bind(self, name: str, value: str) -> None:
@@ -77,8 +78,32 @@ class Writer:
     def function(self) -> PrimFunc:
         """Build what was written."""
         with IRBuilder() as builder:
-            exec("\n".join(self._lines), {"T": T, "named": IRBuilder.name})
+            words = {"T": T, "named": IRBuilder.name, "store": _store, "Part": Part}
+            exec("\n".join(self._lines), words)
         return builder.get()
+
+
+class Part:
+    """A tensor of row-major ``shape`` that lies in a one-dimensional buffer from ``offset`` on."""
+
+    def __init__(self, buffer: Any, offset: int, shape: Sequence[int]) -> None:
+        self.buffer = buffer
+        self._offset, self._strides = offset, row_major(shape)
+
+    def place(self, indices: Sequence[Any]) -> Any:
+        """Index of an element in the buffer."""
+        parts = (i if s == 1 else i * s for i, s in zip(indices, self._strides, strict=True))
+        return sum(parts, T.int64(self._offset))
+
+    def __getitem__(self, indices: Any) -> Any:
+        return self.buffer[self.place(indices if isinstance(indices, tuple) else (indices,))]
+
+
+def _store(target: Any, value: Any, indices: Sequence[Any]) -> None:
+    if isinstance(target, Part):
+        T.buffer_store(target.buffer, value, [target.place(indices)])
+    else:
+        T.buffer_store(target, value, list(indices))
 
 
 def i64(value: int) -> str:

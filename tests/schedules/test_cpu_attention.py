@@ -177,7 +177,7 @@ def test_the_score_matrix_is_never_stored(kit):
         found = allocation.findall(variant.prim_func().script().replace("T.int64(", "").replace(
             "),", ","))  # fmt: skip
         elements = [math.prod(int(e) for e in re.findall(r"\d+", f)) for f in found]
-        assert len(elements) > 10 and max(elements) < 300 * 400 / 2
+        assert len(elements) > 3 and max(elements) < 300 * 400 / 2
 
 
 def test_the_space_is_the_variants(kit):
