@@ -161,9 +161,9 @@ def test_inexact_variants_give_way(options, tmp_path, monkeypatch):
     monkeypatch.setattr("tvmfuse.choose.WEIGHT_GROWTH", 100.0)
     seen = []
 
-    def once(model, workload, seed):
+    def once(model, *rest):
         seen.append(model)
-        return Failed() if len(seen) == 1 else verify(model, workload, seed)
+        return Failed() if len(seen) == 1 else verify(model, *rest)
 
     monkeypatch.setattr(run_module, "verify", once)
     report, said = go(options())

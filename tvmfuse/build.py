@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +16,7 @@ from tvm.tirx import PrimFunc
 
 from tvmfuse.choose import Choice
 from tvmfuse.errors import BuildError
+from tvmfuse.graph import bindings, op_name
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.lift_weights import lift_weights
 from tvmfuse.passes.pipeline import to_executable_form
@@ -43,6 +45,8 @@ class Artifact:
         Distinct compiled kernels.
     calls
         Kernel launches of one inference.
+    layers
+        See :class:`tvmfuse.runtime.manifest.Manifest`.
     """
 
     executable: Any
@@ -51,6 +55,7 @@ class Artifact:
     hardware: Hardware
     kernels: int
     calls: int
+    layers: tuple[tuple[str, str], ...] = ()
 
     def save(self, directory: Path, provenance: dict[str, Any]) -> Manifest:
         """Write the artifact folder; raises ArtifactError, and then leaves nothing behind."""
@@ -66,6 +71,7 @@ class Artifact:
             },
             provenance=provenance,
             kernels=self.kernels,
+            layers=self.layers,
         )
         runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime.so"
         names = {f"w{i:04d}": array for i, array in enumerate(self.weights)}
@@ -107,6 +113,7 @@ def build(
         fused.module, groups, lambda g: (choices[g.name].variant, choices[g.name].kernel)
     )
     module = _schedule_rest(module, choices, hardware)
+    layers = tuple(_layers(module, fused.origins))
     module, weights = lift_weights(module)
     kernels = sum(isinstance(f, PrimFunc) for f in module.functions.values())
     target = tvm.target.Target(hardware.target_json)
@@ -117,7 +124,15 @@ def build(
         executable = relax.build(lowered, target, relax_pipeline=nothing_more)
     except (RuntimeError, ValueError, TypeError) as error:
         raise BuildError(f"TVM cannot compile {fused.name} for {hardware.name}: {error}") from error
-    return Artifact(executable, tuple(weights), fused, hardware, kernels, len(groups))
+    calls = len(groups)
+    return Artifact(executable, tuple(weights), fused, hardware, kernels, calls, layers)
+
+
+def _layers(module: tvm.IRModule, origins: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Kernel and origin of every kernel call of ``main``."""
+    for binding in bindings(module["main"]):
+        if op_name(binding.value) == "relax.call_tir":
+            yield str(binding.value.args[0].name_hint), origins.get(str(binding.var.name), "")
 
 
 def _schedule_rest(

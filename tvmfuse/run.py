@@ -22,7 +22,7 @@ from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.planner import make_plan
 from tvmfuse.hardware import Hardware, resolve_target, runnable_here
 from tvmfuse.passes.pipeline import fuse, lowering
-from tvmfuse.passes.specialize import GroupKernel, group_kernels
+from tvmfuse.passes.specialize import GroupKernel, group_kernels, kernel_name
 from tvmfuse.report.progress import Progress
 from tvmfuse.runtime import load
 from tvmfuse.runtime.timing import time_artifact
@@ -31,7 +31,7 @@ from tvmfuse.tuning.measure import LocalMeasurer
 from tvmfuse.tuning.task import Task, make_task
 from tvmfuse.tuning.tuner import Budget, TuneResult
 from tvmfuse.tuning.tuner import tune as tune_tasks
-from tvmfuse.verify import VerifyReport, eager_ms, verify
+from tvmfuse.verify import Scheduled, VerifyReport, eager_ms, verify
 from tvmfuse.workload import Workload
 
 REPORT = "report.json"
@@ -230,7 +230,9 @@ class Run:
             artifact.save(staged, self._provenance(choices))
         with self.clock("verify"):
             model = load(staged, threads=self.hardware.cores)
-            return artifact, verify(model, self.workload, self.options.seed)
+            kernels = scheduled_kernels(self.groups, choices, artifact)
+            target = self.hardware.target_json
+            return artifact, verify(model, self.workload, self.options.seed, kernels, target)
 
     def _without_inexact(self, choices: dict[str, Choice]) -> dict[str, Choice] | None:
         """Choices for the groups whose variant is not exact, without those; None: none are."""
@@ -310,6 +312,21 @@ def _only_exact(group: GroupKernel) -> tuple[GroupKernel, list[int]]:
         ),
         index,
     )
+
+
+def scheduled_kernels(
+    groups: list[GroupKernel], choices: dict[str, Choice], artifact: Artifact
+) -> list[Scheduled]:
+    """The artifact's distinct kernels with their definitions, as verification takes them."""
+    named = {kernel for kernel, _ in artifact.layers}
+    found = []
+    for group in groups:
+        name, choice = kernel_name(group.name), choices[group.name]
+        if name in named:
+            rtol = group.variants[choice.variant].rtol if group.variants else 0.0
+            definition = group.kernels[choice.variant]
+            found.append(Scheduled(name, definition, choice.origin, rtol, choice.note))
+    return found
 
 
 def weight_bytes(groups: list[GroupKernel]) -> int:

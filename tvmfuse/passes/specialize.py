@@ -185,6 +185,11 @@ def _neutral_names(kernel: PrimFunc) -> PrimFunc:
     return tvm.ir.load_json(_FROM_VARIABLE.sub(lambda m: numbers[m.group()], text))
 
 
+def kernel_name(group: str) -> str:
+    """Name of a group's kernel in the library; equal kernels have that of the first group."""
+    return "kernel_" + group
+
+
 def specialize(
     mod: tvm.IRModule,
     groups: list[GroupKernel],
@@ -224,7 +229,7 @@ def specialize(
                 packed[key] = constant(variant.pack(logical))
                 keep.append(weight)
             arguments[group.weight] = packed[key]
-        gv = builder.add_func(kernel.without_attr("global_symbol"), "kernel_" + group.name)
+        gv = builder.add_func(kernel.without_attr("global_symbol"), kernel_name(group.name))
         return relax.call_tir(gv, [with_variables(a, remap) for a in arguments], out_ty=call.ty)
 
     with builder.function("main", list(remap.values())):

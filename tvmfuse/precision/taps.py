@@ -14,7 +14,7 @@ _LOW = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def run_exact(
-    program: Any, inputs: Sequence[torch.Tensor], see: Callable[[fx.Node, Any], None]
+    program: Any, inputs: Sequence[torch.Tensor], see: Callable[[fx.Node, Any], Any]
 ) -> None:
     """Run ``program`` with every float of it in float64.
 
@@ -26,7 +26,7 @@ def run_exact(
         Its user inputs in flat order.
     see
         Called with each operator's node and its value, in order; values are freed after their
-        last use.
+        last use. What it returns takes the value's place in the rest of the run, unless None.
 
     Raises
     ------
@@ -38,15 +38,14 @@ def run_exact(
 
 
 class _Exact(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, see: Callable[[fx.Node, Any], None]) -> None:
+    def __init__(self, module: fx.GraphModule, see: Callable[[fx.Node, Any], Any]) -> None:
         super().__init__(module)
         self._see = see
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
-        if n.op == "call_function":
-            self._see(n, value)
-        return value
+        other = self._see(n, value) if n.op == "call_function" else None
+        return value if other is None else other
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Types that the program names are widened too: it may cast to float32 on its way."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +41,15 @@ class LoadedModel:
         self.directory = directory
         self.manifest = manifest
         ffi = ensure_runtime(directory, manifest, verify)
+        self._ffi = ffi
         self._threads = ModelThreads(ffi, threads)
         self._marshal = Marshal(ffi, manifest.signature)
         stored = read_weights(directory, WEIGHTS, _seal(manifest, WEIGHTS), verify)
         self._weights = ffi.Array([self._tensor(ffi, stored, name) for name in manifest.weights])
         self._borrowed = _ranges(entry.array for entry in stored.values())
-        self._main = _open_library(ffi, directory, manifest, verify)
+        self._machine = _open_library(ffi, directory, manifest, verify)
+        # A function looked up once keeps its VM alive and saves the look-up in every call.
+        self._main = self._machine["main"]
 
     @property
     def signature(self) -> Any:
@@ -78,6 +83,43 @@ class LoadedModel:
             An argument has the wrong type, dtype, shape or structure.
         """
         return self._threads.run(self._run, args)
+
+    def watch(self, args: tuple[Any, ...], see: Callable[[int, str, Sequence[Any]], None]) -> Any:
+        """Run once and look at what every kernel reads and writes; for verification.
+
+        Parameters
+        ----------
+        args
+            As for a call.
+        see
+            Called behind each kernel with its number, its name, and its tensors, the output
+            last; they are only valid until it returns.
+
+        Returns
+        -------
+        Any
+            What a call returns.
+        """
+        kernels = {kernel for kernel, _ in self.manifest.layers}
+        count = itertools.count()
+        failed: list[BaseException] = []
+
+        def instrument(_: Any, name: str, before: bool, __: Any, *tensors: Any) -> int:
+            if not before and name in kernels and not failed:
+                try:
+                    see(next(count), name, tensors)
+                except BaseException as error:  # not through the VM's own frames
+                    failed.append(error)
+            return 0
+
+        self._machine["set_instrument"](self._ffi.convert(instrument))
+        try:
+            result = self(*args)
+        finally:
+            self._machine["set_instrument"](None)
+        if failed:
+            raise failed[0]
+        return result
 
     def _run(self, args: tuple[Any, ...]) -> Any:
         tensors, torch = self._marshal.tensors(args)
@@ -161,8 +203,7 @@ def _open_library(ffi: Any, directory: Path, manifest: Manifest, verify: bool) -
         name = _fresh_name(path.absolute(), seal)
         machine = ffi.load_module(name)["vm_load_executable"]()
         machine["vm_initialization"](_CPU, _DEVICE, _POOLED)
-        # A function looked up once keeps its VM alive and saves the look-up in every call.
-        return machine["main"]
+        return machine
     except (RuntimeError, OSError, AttributeError) as error:
         raise ArtifactError(
             f"cannot open {path}: {error}; it was built for {manifest.target_key}; {REMEDY}"

@@ -50,6 +50,9 @@ class Manifest:
     weights
         Names of the weights in the order in which ``main`` takes them; filled by
         :func:`~tvmfuse.runtime.write.save_artifact`.
+    layers
+        Every kernel call of one inference in order: name of the kernel, and of the node of the
+        exported program with the same value; empty where no node has it.
     files
         Seal of every file but ``manifest.json`` and ``report.json``; filled there too.
     """
@@ -63,6 +66,7 @@ class Manifest:
     kernels: int
     weights: tuple[str, ...] = ()
     files: dict[str, FileSeal] = field(default_factory=dict)
+    layers: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``manifest.json``."""
@@ -79,6 +83,7 @@ class Manifest:
             "provenance": self.provenance,
             "kernels": self.kernels,
             "weights": list(self.weights),
+            "layers": [list(layer) for layer in self.layers],
             "files": {
                 name: {"size_bytes": seal.size_bytes, "sha256": seal.sha256}
                 for name, seal in self.files.items()
@@ -102,6 +107,7 @@ class Manifest:
                 name: FileSeal(int(seal["size_bytes"]), str(seal["sha256"]))
                 for name, seal in data["files"].items()
             },
+            layers=tuple((str(kernel), str(node)) for kernel, node in data.get("layers", ())),
         )
 
 

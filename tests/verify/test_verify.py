@@ -47,7 +47,8 @@ def test_faithful_model_passes_on_all_kinds(workload):
     report = verify(answer(workload, lambda y, x: y.numpy()), workload)
     assert report.passed and report.failures() == []
     assert set(report.levels["model"]) == {
-        "example", "random", "zeros", "ones", "large", "denormal", "nan", "inf", "repeated",
+        "example", "random", "zeros", "ones", "large", "offset", "constant_channels", "max",
+        "denormal", "nan", "inf", "repeated",
     }  # fmt: skip
     assert report.reference == "eager float64"
     assert 0 < report.max_rel_err < 1e-5
@@ -109,7 +110,10 @@ def test_missing_output():
 def test_every_tolerance_is_named():
     with pytest.raises(KeyError):
         compare(*[[torch.ones(1).to(torch.float8_e5m2)]] * 3)
-    assert TOLERANCES["float32"] <= 1e-4
+    assert TOLERANCES["model"]["float32"] <= 1e-4
+    assert TOLERANCES["layer"]["float32"] <= 1e-5
+    types = [set(table) for table in TOLERANCES.values()]
+    assert all(found == types[0] for found in types)
 
 
 def test_reused_output_buffer_is_found(workload):

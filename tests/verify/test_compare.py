@@ -1,0 +1,37 @@
+"""What one comparison lets pass and what not."""
+
+import torch
+
+from tvmfuse.verify.compare import compare
+
+
+def compared(got, eager, ideal, **options):
+    return compare([got], [eager], [ideal.double()], **options)
+
+
+def test_eagers_own_error_excuses_and_is_told():
+    ideal, eager = torch.ones(3), torch.full((3,), 1.01)
+    found = compared(torch.full((3,), 0.985), eager, ideal)
+    assert found.passed and "within twice the error of eager" in found.note
+
+
+def test_eagers_own_error_excuses_no_more_than_twice_itself():
+    found = compared(torch.full((3,), 0.97), torch.full((3,), 1.01), torch.ones(3))
+    assert not found.passed and "twice the 0.01 of eager" in found.reason
+
+
+def test_small_errors_need_no_excuse():
+    found = compared(torch.full((3,), 1.00001), torch.ones(3), torch.ones(3))
+    assert found.passed and found.note == ""
+
+
+def test_overflow_is_told():
+    got, eager = torch.tensor([float("nan"), 1.0]), torch.tensor([float("inf"), 1.0])
+    assert not compared(torch.tensor([0.0, 1.0]), eager, eager).passed
+    found = compared(torch.tensor([0.0, 1.0]), eager, eager, overflowing=True)
+    assert found.passed and "finite on one side" in found.note
+    assert compared(got, eager, eager, overflowing=True).note.endswith("their order")
+
+
+def test_overflow_excuses_no_wrong_shape():
+    assert not compared(torch.ones(2), torch.ones(3), torch.ones(3), overflowing=True).passed

@@ -1,0 +1,117 @@
+"""Comparing flat outputs: shapes, types, finiteness, and distance to float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from tvmfuse.verify.report import Comparison
+from tvmfuse.verify.tolerances import tolerance
+
+# How often eager's own error another order of rounding may be off. It decides only where eager
+# itself is further from float64 than the tolerance: an input of 80000 + noise in front of a mean
+# has lost its digits before any program sees it. Such a line says so in its note.
+_OWN_ERRORS = 2
+# Hardware may flush denormals to zero (eager does so after torch.set_flush_denormal): an error
+# of one smallest normal number is always allowed.
+TINY = float(np.finfo(np.float32).tiny)
+
+
+def compare(
+    got: list[torch.Tensor],
+    eager: list[torch.Tensor],
+    ideal: list[torch.Tensor],
+    overflowing: bool = False,
+) -> Comparison:
+    """Compare flat outputs.
+
+    Parameters
+    ----------
+    got
+        Of the compiled model.
+    eager
+        Of the reference: decides shapes, types and where NaN and infinity belong.
+    ideal
+        Of the reference in float64: decides the numbers.
+    overflowing
+        Whether sums may overflow, so that eager is no reference: what differs is told.
+    """
+    if len(got) != len(eager):
+        return Comparison(False, reason=f"{len(got)} outputs instead of {len(eager)}")
+    each = [_compare_one(*three) for three in zip(got, eager, ideal, strict=True)]
+    if not each:
+        return Comparison(False, reason="there are no outputs")
+    if overflowing and all(g.shape == e.shape for g, e in zip(got, eager, strict=True)):
+        differs = "; ".join(c.reason for c in each if c.reason)
+        note = "sums overflow, where depends on their order" + (f": {differs}" if differs else "")
+        return Comparison(True, tolerance=min(c.tolerance for c in each), note=note)
+    return Comparison(
+        passed=all(c.passed for c in each),
+        max_abs_err=max(c.max_abs_err for c in each),
+        max_rel_err=max(c.max_rel_err for c in each),
+        eager_rel_err=max(c.eager_rel_err for c in each),
+        tolerance=min(c.tolerance for c in each),
+        finiteness_mismatches=sum(c.finiteness_mismatches for c in each),
+        kind_mismatches=sum(c.kind_mismatches for c in each),
+        reason="; ".join(f"output_{i}: {c.reason}" for i, c in enumerate(each) if c.reason),
+        note="; ".join(dict.fromkeys(c.note for c in each if c.note)),
+    )
+
+
+def _compare_one(got: torch.Tensor, eager: torch.Tensor, ideal: torch.Tensor) -> Comparison:
+    if got.shape != eager.shape or got.dtype != eager.dtype:
+        have, want = (f"{t.dtype} {tuple(t.shape)}" for t in (got, eager))
+        return Comparison(False, reason=f"is {have} instead of {want}")
+    if not eager.is_floating_point():
+        wrong = int((got != eager).sum())
+        reason = f"{wrong} of {eager.numel()} values differ" if wrong else ""
+        return Comparison(not wrong, reason=reason)
+    allowed = tolerance("model", eager.dtype)
+    half_finite = int((got.isfinite() != eager.isfinite()).sum())
+    half_nan = int((got.isnan() != eager.isnan()).sum()) - _number_or_nan(got, eager)
+    both = got.isfinite() & eager.isfinite() & ideal.isfinite()
+    scale = float(ideal[both].abs().max()) if bool(both.any()) else 0.0
+    error, own = (_distance(side[both], ideal[both]) for side in (got, eager))
+    limit = max(allowed * scale, _OWN_ERRORS * own) + TINY
+    reasons = []
+    if half_finite:
+        reasons.append(f"{half_finite} of {got.numel()} values are finite on one side only")
+    if error > limit:
+        said = f"error {error:.3g} at magnitude {scale:.3g} exceeds {allowed:g}"
+        reasons.append(f"{said} and twice the {own:.3g} of eager")
+    note = ""
+    if error > allowed * scale + TINY and not reasons:
+        note = f"over {allowed:g}, within twice the error of eager itself"
+    relative = [distance / scale if scale > TINY else 0.0 for distance in (error, own)]
+    return Comparison(
+        not reasons, error, relative[0], relative[1], allowed, half_finite, half_nan,
+        "; ".join(reasons), note=note,
+    )  # fmt: skip
+
+
+def _number_or_nan(got: torch.Tensor, eager: torch.Tensor) -> int:
+    """Count NaN against a number: those are finiteness mismatches already."""
+    nan_here = got.isnan() & eager.isfinite()
+    nan_there = eager.isnan() & got.isfinite()
+    return int((nan_here | nan_there).sum())
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
+
+
+def copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Clone the tensors, so that nobody's in-place change reaches the next run."""
+    return pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, inputs)
+
+
+def as_tensor(leaf: Any) -> torch.Tensor:
+    """A tensor of any library as one of torch, without a copy where that is possible."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().cpu()
+    if isinstance(leaf, np.ndarray):
+        return torch.from_numpy(leaf)
+    return torch.from_dlpack(leaf).cpu()
