@@ -44,7 +44,8 @@ def _schedule(func: PrimFunc, hardware: Hardware) -> Schedule:
     blocks = [b.rv for b in base.blocks(sch)]
     out = blocks[-1]
     loops = sch.get_loops(out)
-    row = sch.fuse(*loops[:n_rows]) if n_rows else sch.add_unit_loop(loops[0])
+    # A reduction of everything leaves one value, and its last block no loop.
+    row = sch.fuse(*loops[:n_rows]) if n_rows else sch.add_unit_loop(loops[0] if loops else out)
     sch.parallel(row)
     for block in reversed(blocks[:-1]):
         sch.compute_at(block, row, preserve_unit_loops=True)

@@ -12,19 +12,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from tvmfuse.frontend.rewriting import call_before, operator_name
+from tvmfuse.frontend.scalars import ALONG_A_DIMENSION, WITH_COMPANIONS, widen_scalar
+
 _ATEN = torch.ops.aten
 
 _ARITHMETIC = ("add", "sub", "mul", "rsub", "pow", "remainder", "fmod", "floor_divide", "div",
                "maximum", "minimum", "atan2")  # fmt: skip
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-
-
-def operator_name(node: fx.Node) -> str:
-    """Return ``"add"`` for ``aten.add.Tensor``; the target's own name for other callables."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is not None:
-        return str(schema.name).partition("::")[2]
-    return str(getattr(node.target, "__name__", node.target))
 
 
 def normalize(program: Any) -> None:
@@ -43,19 +38,6 @@ def normalize(program: Any) -> None:
     program.graph.lint()
 
 
-def _call(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-    """Insert a call before ``node``; its value is known by running it on fakes."""
-    graph = node.graph
-    with graph.inserting_before(node):
-        made = graph.call_function(target, args, kwargs)
-    values = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
-    made.meta = {
-        "val": target(*values[0], **values[1]),
-        "stack_trace": node.meta.get("stack_trace"),
-    }
-    return made
-
-
 def _drop_alpha(program: Any, node: fx.Node) -> None:
     """``add(x, y, alpha=k)``: the importer never reads alpha."""
     alpha = node.kwargs.get("alpha", 1)
@@ -63,7 +45,7 @@ def _drop_alpha(program: Any, node: fx.Node) -> None:
         return
     scaled: Any = node.args[1]
     scaled = (
-        _call(node, _ATEN.mul.Tensor, scaled, alpha)
+        call_before(node, _ATEN.mul.Tensor, scaled, alpha)
         if isinstance(scaled, fx.Node)
         else scaled * alpha
     )
@@ -84,7 +66,7 @@ def _promote(program: Any, node: fx.Node) -> None:
     promoted = []
     for operand, value in zip(operands, values, strict=True):
         if isinstance(value, torch.Tensor) and value.dtype != compute:
-            operand = _call(node, _ATEN._to_copy.default, operand, dtype=compute)
+            operand = call_before(node, _ATEN._to_copy.default, operand, dtype=compute)
         elif isinstance(value, (bool, int, float)):
             operand = _scalar(node, value, compute)
         promoted.append(operand)
@@ -94,7 +76,9 @@ def _promote(program: Any, node: fx.Node) -> None:
 def _scalar(node: fx.Node, value: bool | int | float, dtype: torch.dtype) -> Any:
     if node.target is _ATEN.div.Tensor_mode:  # there the importer ignores the tensor's type
         template = next(a for a in node.args if isinstance(a, fx.Node))
-        return _call(node, _ATEN.full.default, [], value, dtype=dtype, device=_device(template))
+        return call_before(
+            node, _ATEN.full.default, [], value, dtype=dtype, device=_device(template)
+        )
     return float(value) if dtype.is_floating_point else value
 
 
@@ -164,33 +148,33 @@ def _explicit_indices(
         if index is None:
             rank = plain.index(axis)
             place = rank if rank < first else rank + len(block)
-            index = _call(node, _ATEN.arange.default, shape[axis], device=device)
+            index = call_before(node, _ATEN.arange.default, shape[axis], device=device)
             view = [shape[axis] if i == place else 1 for i in range(len(full))]
         else:
             own = list(index.meta["val"].shape)
             view = [1] * first + [1] * (len(block) - len(own)) + own
             view += [1] * (len(full) - len(view))
-        explicit.append(_call(node, _ATEN.view.default, index, view))
+        explicit.append(call_before(node, _ATEN.view.default, index, view))
     return explicit, full
 
 
 def _flatten(node: fx.Node, value: Any, shape: list[int]) -> fx.Node:
-    wide = _call(node, _ATEN.expand.default, value, shape)
-    return _call(node, _ATEN.reshape.default, wide, [-1])
+    wide = call_before(node, _ATEN.expand.default, value, shape)
+    return call_before(node, _ATEN.reshape.default, wide, [-1])
 
 
 def _wrap_index(program: Any, node: fx.Node, index: fx.Node, extent: int) -> fx.Node:
     known = constant_value(program, index)
     if known is not None and (known.numel() == 0 or int(known.min()) >= 0):
         return index
-    negative = _call(node, _ATEN.lt.Scalar, index, 0)
-    shifted = _call(node, _ATEN.add.Scalar, index, extent)
-    return _call(node, _ATEN.where.self, negative, shifted, index)
+    negative = call_before(node, _ATEN.lt.Scalar, index, 0)
+    shifted = call_before(node, _ATEN.add.Scalar, index, extent)
+    return call_before(node, _ATEN.where.self, negative, shifted, index)
 
 
 def _grid_channels_first(program: Any, node: fx.Node) -> None:
     """``grid_sampler_2d``: TVM wants the grid as (N, 2, H, W)."""
-    grid = _call(node, _ATEN.permute.default, node.args[1], [0, 3, 1, 2])
+    grid = call_before(node, _ATEN.permute.default, node.args[1], [0, 3, 1, 2])
     node.args = (node.args[0], grid, *node.args[2:])
 
 
@@ -215,12 +199,13 @@ def constant_value(program: Any, node: fx.Node) -> torch.Tensor | None:
 Rewrite = Callable[[Any, fx.Node], None]
 
 _REWRITES: dict[str, tuple[Rewrite, ...]] = {
+    **dict.fromkeys((*ALONG_A_DIMENSION, *WITH_COMPANIONS), (widen_scalar,)),
     **dict.fromkeys((*_ARITHMETIC, *_COMPARISONS), (_promote,)),
     "add": (_drop_alpha, _promote),
     "sub": (_drop_alpha, _promote),
     "rsub": (_drop_alpha, _promote),
     "select": (_positive_select,),
-    "index": (_gather,),
-    "index_put": (_scatter,),
+    "index": (widen_scalar, _gather),
+    "index_put": (widen_scalar, _scatter),
     "grid_sampler_2d": (_grid_channels_first,),
 }

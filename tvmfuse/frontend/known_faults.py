@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from tvmfuse.frontend.fx_normalize import operator_name
+from tvmfuse.frontend.rewriting import operator_name
 
 Check = Callable[[fx.Node], str]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -58,12 +59,15 @@ class Marshal:
         flat = []
         for slot, value in zip(self._inputs, leaves, strict=True):
             if isinstance(value, np.ndarray):
-                flat.append(slot.from_numpy(value))
+                tensor = slot.from_numpy(value)
             elif torch is not None and isinstance(value, torch.Tensor):
                 seen = torch
-                flat.append(slot.from_torch(value))
+                tensor = slot.from_torch(value)
             else:
-                flat.append(slot.from_dlpack(value))
+                tensor = slot.from_dlpack(value)
+            # Kernels expect the strides that a product of extents gives; of a tensor without
+            # elements, PyTorch and NumPy say others.
+            flat.append(tensor if slot.size else self.retype(tensor, str(tensor.dtype)))
         return flat, seen
 
     def results(self, outputs: Any, borrowed: list[tuple[int, int]], torch: Any) -> Any:
@@ -103,6 +107,7 @@ class _Input:
 
     def __init__(self, ffi: Any, retype: Any, spec: TensorSpec) -> None:
         self._ffi, self._retype, self._spec = ffi, retype, spec
+        self.size = math.prod(spec.shape)
         self._bfloat16 = spec.dtype == "bfloat16"
         self._dtype = np.dtype(_BITS if self._bfloat16 else spec.dtype)
         self._buffer: np.ndarray | None = None
