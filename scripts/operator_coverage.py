@@ -32,10 +32,10 @@ EXCLUDED = {
     r"(^|\.)(rand|randn|randint|randperm|normal|uniform|cauchy|exponential|geometric|log_normal|"
     r"bernoulli|multinomial|poisson|empty|new_empty|dropout|alpha_dropout|feature_alpha_dropout|"
     r"rrelu|fractional_max_pool|random)": "draws random numbers, or returns memory as it finds it",
-    r"^(fft|_refs|torch\.ops)|stft|istft|complex|polar|view_as_(real|complex)|^(real|imag|angle|conj"
-    r"|sgn|resolve_)": "complex numbers",
-    r"^(linalg|lu|svd|qr|cholesky|geqrf|ormqr|symeig|triangular_solve|pca_lowrank|svd_lowrank|logdet"
-    r"|inverse|pinverse|lobpcg|solve|trapz_)": "decompositions of linear algebra",
+    r"^(fft|_refs|torch\.ops)|stft|istft|complex|polar|view_as_(real|complex)|^(real|imag|angle|"
+    r"conj|sgn|resolve_)": "complex numbers",
+    r"^(linalg|lu|svd|qr|cholesky|geqrf|ormqr|symeig|triangular_solve|pca_lowrank|svd_lowrank|"
+    r"logdet|inverse|pinverse|lobpcg|solve|trapz_)": "decompositions of linear algebra",
     r"sparse|to_sparse|jiterator|segment_reduce": "sparse or jitted",
     r"(^|\.)(masked\.)": "prototype of masked tensors",
     r"item|equal|allclose|is_same_size|tolist|__.*__|(^|\.)resize_|resize_as_|set_|data_ptr|"

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tvm.tirx import PrimFunc
+
 from tvmfuse.build import Artifact, build
 from tvmfuse.choose import Choice, choose_kernels
 from tvmfuse.config import CompileOptions, shipped_log_dir
@@ -21,6 +23,7 @@ from tvmfuse.frontend.import_model import import_model
 from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.planner import make_plan
 from tvmfuse.hardware import Hardware, resolve_target, runnable_here
+from tvmfuse.passes.group import PREFIX
 from tvmfuse.passes.pipeline import fuse, lowering
 from tvmfuse.passes.specialize import GroupKernel, group_kernels, kernel_name
 from tvmfuse.report.progress import Progress
@@ -32,6 +35,7 @@ from tvmfuse.tuning.task import Task, make_task
 from tvmfuse.tuning.tuner import Budget, TuneResult
 from tvmfuse.tuning.tuner import tune as tune_tasks
 from tvmfuse.verify import Scheduled, VerifyReport, eager_ms, verify
+from tvmfuse.verify.exposure import shows_positions
 from tvmfuse.workload import Workload
 
 REPORT = "report.json"
@@ -131,7 +135,7 @@ class Run:
             self.lowered, self.merges = lowering(self.workload, self.hardware)
             self.plan = make_plan(self.lowered, self.hardware)
             self.fused = fuse(self.lowered, self.plan)
-            self.groups = group_kernels(self.fused.module, self.hardware)
+            self.groups = self._groups()
         choices = self._choices()
         for note in dict.fromkeys(c.note for c in choices.values() if c.note):
             self.progress.warn(note)
@@ -142,6 +146,19 @@ class Run:
                 f"cannot write the artifact {output}: {error}; free space, or choose another "
                 "--output or TMPDIR; nothing was left behind"
             ) from error
+
+    def _groups(self) -> list[GroupKernel]:
+        """Groups with their variants; without Winograd where the outputs would show its tiles."""
+        groups = group_kernels(self.fused.module, self.hardware)
+        inexact = [g for g in groups if not all(v.exact for v in g.variants)]
+        names = [g.name.removeprefix(PREFIX) for g in inexact]
+        if not names or not shows_positions(self.workload, self.lowered, names, self.options.seed):
+            return groups
+        self.progress.note(
+            "an output shows which pixels are NaN or infinite, and Winograd convolutions would "
+            "hand these to their neighbours: direct ones are used"
+        )
+        return only_exact(groups)
 
     def _finish(self, choices: dict[str, Choice], output: Path) -> dict[str, Any]:
         """Build and verify beside ``output``, then move the artifact there."""
@@ -241,16 +258,17 @@ class Run:
         ]
         if not inexact:
             return None
-        kept = [_only_exact(g) for g in inexact]
-        exact = [g for g, _ in kept]
+        exact = only_exact(inexact)
         if self.options.no_log:
             again = choose_kernels(exact, None, self.hardware)
         else:
             with self._open_log(write=False) as log:
                 again = choose_kernels(exact, log, self.hardware)
         return {
-            g.name: dataclasses.replace(again[g.name], variant=index[again[g.name].variant])
-            for g, index in kept
+            g.name: dataclasses.replace(
+                again[g.name], variant=g.variants.index(e.variants[again[g.name].variant])
+            )
+            for g, e in zip(inexact, exact, strict=True)
         }
 
     def _provenance(self, choices: dict[str, Choice]) -> dict[str, Any]:
@@ -301,17 +319,19 @@ class Run:
         }
 
 
-def _only_exact(group: GroupKernel) -> tuple[GroupKernel, list[int]]:
-    """The group with only its exact variants, and their indices in the whole group."""
-    index = [i for i, v in enumerate(group.variants) if v.exact]
-    return (
-        dataclasses.replace(
-            group,
-            variants=tuple(group.variants[i] for i in index),
-            kernels=tuple(group.kernels[i] for i in index),
-        ),
-        index,
-    )
+def only_exact(groups: list[GroupKernel]) -> list[GroupKernel]:
+    """The groups with only their exact variants; those that shared kernels share them again."""
+    shared: dict[int, tuple[PrimFunc, ...]] = {}
+    found = []
+    for group in groups:
+        index = [i for i, v in enumerate(group.variants) if v.exact]
+        if len(index) == len(group.variants):
+            found.append(group)
+            continue
+        kernels = shared.setdefault(id(group.kernels), tuple(group.kernels[i] for i in index))
+        variants = tuple(group.variants[i] for i in index)
+        found.append(dataclasses.replace(group, variants=variants, kernels=kernels))
+    return found
 
 
 def scheduled_kernels(
