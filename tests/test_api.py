@@ -12,7 +12,7 @@ from torch import nn
 import tvmfuse
 from tvmfuse import api
 from tvmfuse import run as run_module
-from tvmfuse.choose import choose_kernels
+from tvmfuse.choose import Choice, choose_kernels
 from tvmfuse.config import CompileOptions
 from tvmfuse.database import TuningLog
 from tvmfuse.errors import (
@@ -24,12 +24,12 @@ from tvmfuse.errors import (
 )
 from tvmfuse.hardware import resolve_target
 from tvmfuse.passes.pipeline import fuse, lower
-from tvmfuse.passes.specialize import group_kernels
+from tvmfuse.passes.specialize import group_kernels, kernel_name
 from tvmfuse.report.progress import Progress
 from tvmfuse.runtime.timing import time_artifact
 from tvmfuse.schedules import default_schedule
 from tvmfuse.tuning.task import as_main
-from tvmfuse.verify import verify
+from tvmfuse.verify import Comparison, VerifyReport, verify
 
 HARDWARE = resolve_target("llvm", 2)
 MODEL = """
@@ -120,20 +120,18 @@ def test_record_in_the_log_is_used(options, tmp_path):
     agree(tmp_path / "out")
 
 
-class Failed:
+def failed(level="model", diverging=()):
     """A verification report that says no."""
-
-    passed = False
-
-    def failures(self):
-        return ["model, random input: output_0 is wrong"]
+    kinds = {"random": Comparison(False, reason="output_0 is wrong")}
+    levels = {"model": {"random": Comparison(True)}} | {level: kinds}
+    return VerifyReport(levels, "eager float64", diverging=diverging)
 
 
 @slow
 def test_failing_verification_leaves_the_older_artifact(options, tmp_path, monkeypatch):
     go(options())
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
-    monkeypatch.setattr(run_module, "verify", lambda *_: Failed())
+    monkeypatch.setattr(run_module, "verify", lambda *_: failed())
     with pytest.raises(VerificationError, match="output_0 is wrong"):
         go(options())
     after = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
@@ -143,7 +141,7 @@ def test_failing_verification_leaves_the_older_artifact(options, tmp_path, monke
 
 @slow
 def test_failing_verification_leaves_nothing(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "verify", lambda *_: Failed())
+    monkeypatch.setattr(run_module, "verify", lambda *_: failed())
     with pytest.raises(VerificationError, match="no artifact was written"):
         go(options())
     assert not (tmp_path / "out").exists()
@@ -163,13 +161,42 @@ def test_inexact_variants_give_way(options, tmp_path, monkeypatch):
 
     def once(model, *rest):
         seen.append(model)
-        return Failed() if len(seen) == 1 else verify(model, *rest)
+        return failed() if len(seen) == 1 else verify(model, *rest)
 
     monkeypatch.setattr(run_module, "verify", once)
     report, said = go(options())
     assert len(seen) == 2
     assert "building again" in said and "output_0 is wrong" in said
     assert report["verify"]["passed"] and report["records"]["hit"] == 0
+    agree(tmp_path / "out")
+
+
+@slow
+def test_a_layer_that_is_off_gets_a_variant_that_rounds_less(options, tmp_path, monkeypatch):
+    group = next(g for g in fused_groups() if len(g.variants) > 1)
+    seen = []
+
+    def choose(groups, log, hardware):
+        """F(4x4) as long as it is there."""
+        found = choose_kernels(groups, log, hardware)
+        for g in groups:
+            index = next((i for i, v in enumerate(g.variants) if v.name == "winograd4"), None)
+            if index is not None:
+                kernel = default_schedule(g.kernels[index], hardware).mod["main"]
+                found[g.name] = Choice(index, kernel, "template", None)
+        return found
+
+    def once(model, *rest):
+        seen.append(model)
+        if len(seen) > 1:
+            return verify(model, *rest)
+        return failed("layer", (kernel_name(group.name),))
+
+    monkeypatch.setattr(run_module, "choose_kernels", choose)
+    monkeypatch.setattr(run_module, "verify", once)
+    report, said = go(options())
+    assert len(seen) == 2 and "variants that round less for 1 kernels" in said
+    assert report["verify"]["passed"]
     agree(tmp_path / "out")
 
 

@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from tvmfuse.report.progress import Progress
 from tvmfuse.runtime import load
 from tvmfuse.runtime.timing import time_artifact
 from tvmfuse.runtime.write import check_destination, install_artifact
+from tvmfuse.schedules.variant import AnyVariant
 from tvmfuse.tuning.measure import LocalMeasurer
 from tvmfuse.tuning.task import Task, make_task
 from tvmfuse.tuning.tuner import Budget, TuneResult
@@ -158,7 +159,7 @@ class Run:
             "an output shows which pixels are NaN or infinite, and Winograd convolutions would "
             "hand these to their neighbours: direct ones are used"
         )
-        return only_exact(groups)
+        return restricted(groups, lambda _, variant: variant.exact)
 
     def _finish(self, choices: dict[str, Choice], output: Path) -> dict[str, Any]:
         """Build and verify beside ``output``, then move the artifact there."""
@@ -221,25 +222,63 @@ class Run:
         return result
 
     def _verified(self, choices: dict[str, Choice], staged: Path) -> tuple[Artifact, VerifyReport]:
-        """Build, write and verify; variants that round more are dropped if that is needed."""
+        """Build, write and verify; variants that round more are dropped where that is needed."""
         artifact, report = self._attempt(choices, staged)
-        if not report.passed:
-            exact = self._without_inexact(choices)
-            if exact is not None:
-                self.progress.warn(
-                    "verification failed with Winograd convolutions ("
-                    + "; ".join(report.failures())
-                    + "); building again with direct ones"
+        while not report.passed:
+            closer, said = self._closer(choices, report)
+            if not closer:
+                raise VerificationError(
+                    f"{self.workload.name} for {self.hardware.name} does not agree with eager "
+                    "PyTorch; no artifact was written:\n  " + "\n  ".join(report.failures())
                 )
-                choices.update(exact)
-                shutil.rmtree(staged)
-                artifact, report = self._attempt(choices, staged)
-        if not report.passed:
-            raise VerificationError(
-                f"{self.workload.name} for {self.hardware.name} does not agree with eager PyTorch; "
-                "no artifact was written:\n  " + "\n  ".join(report.failures())
-            )
+            self.progress.warn(f"{'; '.join(report.failures())}: building again with {said}")
+            choices.update(closer)
+            shutil.rmtree(staged)
+            artifact, report = self._attempt(choices, staged)
         return artifact, report
+
+    def _closer(
+        self, choices: dict[str, Choice], report: VerifyReport
+    ) -> tuple[dict[str, Choice], str]:
+        """Choices that round less, and what to call them; none are left when both are empty.
+
+        Where only layers are off, their kernels get the next variant that rounds less; otherwise
+        all kernels get exact ones.
+        """
+        off = {id(g.kernels) for g in self.groups if kernel_name(g.name) in report.diverging}
+        rounding = {g.name: g.variants[choices[g.name].variant] for g in self.groups if g.variants}
+        layers_only = all(c.passed for c in report.levels["model"].values())
+
+        def less(group: GroupKernel, variant: AnyVariant) -> bool:
+            return variant.rtol < rounding[group.name].rtol
+
+        if layers_only and off:
+            chosen = [g for g in self.groups if id(g.kernels) in off and g.variants]
+            better = self._chosen_again(chosen, less)
+            if better:
+                return better, f"variants that round less for {len(off)} kernels"
+        inexact = [g for g in self.groups if g.variants and not rounding[g.name].exact]
+        return self._chosen_again(inexact, lambda _, v: v.exact), "direct convolutions"
+
+    def _chosen_again(
+        self, groups: list[GroupKernel], keep: Callable[[GroupKernel, AnyVariant], bool]
+    ) -> dict[str, Choice]:
+        """New choices for those groups that have a variant to keep."""
+        pairs = [
+            (g, k) for g, k in zip(groups, restricted(groups, keep), strict=True) if k.variants
+        ]
+        kept = [k for _, k in pairs]
+        if self.options.no_log:
+            again = choose_kernels(kept, None, self.hardware)
+        else:
+            with self._open_log(write=False) as log:
+                again = choose_kernels(kept, log, self.hardware)
+        return {
+            g.name: dataclasses.replace(
+                again[g.name], variant=g.variants.index(k.variants[again[g.name].variant])
+            )
+            for g, k in pairs
+        }
 
     def _attempt(self, choices: dict[str, Choice], staged: Path) -> tuple[Artifact, VerifyReport]:
         with self.clock("build"):
@@ -250,26 +289,6 @@ class Run:
             kernels = scheduled_kernels(self.groups, choices, artifact)
             target = self.hardware.target_json
             return artifact, verify(model, self.workload, self.options.seed, kernels, target)
-
-    def _without_inexact(self, choices: dict[str, Choice]) -> dict[str, Choice] | None:
-        """Choices for the groups whose variant is not exact, without those; None: none are."""
-        inexact = [
-            g for g in self.groups if g.variants and not g.variants[choices[g.name].variant].exact
-        ]
-        if not inexact:
-            return None
-        exact = only_exact(inexact)
-        if self.options.no_log:
-            again = choose_kernels(exact, None, self.hardware)
-        else:
-            with self._open_log(write=False) as log:
-                again = choose_kernels(exact, log, self.hardware)
-        return {
-            g.name: dataclasses.replace(
-                again[g.name], variant=g.variants.index(e.variants[again[g.name].variant])
-            )
-            for g, e in zip(inexact, exact, strict=True)
-        }
 
     def _provenance(self, choices: dict[str, Choice]) -> dict[str, Any]:
         origins = [c.origin for c in choices.values()]
@@ -319,12 +338,14 @@ class Run:
         }
 
 
-def only_exact(groups: list[GroupKernel]) -> list[GroupKernel]:
-    """The groups with only their exact variants; those that shared kernels share them again."""
+def restricted(
+    groups: list[GroupKernel], keep: Callable[[GroupKernel, AnyVariant], bool]
+) -> list[GroupKernel]:
+    """The groups with only some of their variants; those that shared kernels share them again."""
     shared: dict[int, tuple[PrimFunc, ...]] = {}
     found = []
     for group in groups:
-        index = [i for i, v in enumerate(group.variants) if v.exact]
+        index = [i for i, v in enumerate(group.variants) if keep(group, v)]
         if len(index) == len(group.variants):
             found.append(group)
             continue

@@ -127,11 +127,22 @@ def test_tails_that_differ_stay_behind_the_slices():
     same(before, after, X)
 
 
+def test_convolutions_whose_parts_would_be_stored_stay():
+    def forward(m, x):
+        return torch.relu(m.b(x) + m.c(torch.relu(m.a(x))))  # a residual with a projection
+
+    parts = {k: nn.Conv2d(8, 8, 1) for k in "abc"}
+    merges, before, after = merging(forward, IMAGE, **parts)
+    assert fired(merges) == [] and count(before, "conv2d") == count(after, "conv2d")
+    assert "add would have its part copied" in merges.nearest[CONV].reason
+
+
 def test_grouped_convolutions_stay():
     def forward(m, x):
-        return torch.relu(m.a(x)) * torch.relu(m.b(x))
+        return m.c(m.a(x)) + m.d(m.b(x))
 
     parts = {k: nn.Conv2d(8, 8, 3, groups=2) for k in "ab"}
+    parts |= {k: nn.Conv2d(8, 8, 1) for k in "cd"}
     merges, _, _ = merging(forward, IMAGE, **parts)
     assert fired(merges) == []
     assert "grouped convolutions" in merges.refused[0].reason

@@ -58,7 +58,7 @@ def test_wrong_fold_is_named_by_the_layer_alone(kit, tmp_path, monkeypatch):
     report = kit.compiled(tmp_path / "a").report
     reason = report.levels["layer"]["example"].reason
     assert "'relu'" in reason and "worst at" in reason and "conftest.py" in reason
-    assert "so a pass, a rule or the import is at fault" in reason
+    assert "so its algorithm, a pass, a rule or the import is at fault" in reason
     assert all(c.passed for c in report.levels["kernel"].values())
     assert not report.levels["model"]["example"].passed
 

@@ -80,16 +80,18 @@ def verify(
     kinds, said = check_model(model, workload, seed)
     done("model", kinds)
     suspects: frozenset[str] = frozenset()
+    diverging: tuple[str, ...] = ()
     if workload.program is not None and hasattr(model, "watch"):
         layers = check_layers(model, workload, inputs)
         done("layer", {"example": layers.comparison()})
+        diverging = layers.diverging
         if layers.first_diverging is not None:
             suspects = frozenset((layers.first_diverging.kernel,))
     if kernels:
         found = check_kernels(model, kernels, inputs, target, budget_s, suspects)
         done("kernel", found)
         levels |= _blame(levels, found, suspects)
-    return VerifyReport(levels, said, seconds)
+    return VerifyReport(levels, said, seconds, diverging)
 
 
 def _blame(
@@ -102,7 +104,7 @@ def _blame(
         return {}
     layer = levels["layer"]["example"]
     reason = (
-        f"{layer.reason}; its scheduled kernel agrees with the unscheduled one, so a pass, a "
-        "rule or the import is at fault, which 'tvmfuse verify DIR --bisect' finds"
+        f"{layer.reason}; its scheduled kernel agrees with the unscheduled one, so its algorithm, "
+        "a pass, a rule or the import is at fault"
     )
     return {"layer": {"example": dataclasses.replace(layer, reason=reason)}}

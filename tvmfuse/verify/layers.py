@@ -75,6 +75,11 @@ class LayerReport:
         """The first layer that is off; None when none is."""
         return next((r for r in self.results if r.reason), None)
 
+    @property
+    def diverging(self) -> tuple[str, ...]:
+        """Kernels of all layers that are off, each once."""
+        return tuple(dict.fromkeys(r.kernel for r in self.results if r.reason))
+
     def comparison(self) -> Comparison:
         """The whole level as one line of the verification report."""
         first = self.first_diverging

@@ -61,11 +61,14 @@ class VerifyReport:
         ``"eager float64"``, or why eager float32 had to serve.
     seconds
         What each level took.
+    diverging
+        Kernels whose layers are off.
     """
 
     levels: dict[str, dict[str, Comparison]]
     reference: str
     seconds: dict[str, float] = field(default_factory=dict)
+    diverging: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -26,11 +26,13 @@ _UNARY_TAIL = frozenset(
 _VECTOR_TAIL = frozenset(("add", "multiply", "subtract", "divide", "maximum", "minimum"))
 
 # Operators that read a slice in place: their templates take it as part of the index, or they
-# would move the data anyway.
-_READS_SLICES = frozenset(
-    ("nn.conv2d", "matmul", "permute_dims", "reshape", "strided_slice", "nn.attention", "nn.relu",
-     "nn.silu", "nn.gelu", "nn.gelu_tanh", "sigmoid", "tanh", "add", "multiply", "subtract",
-     "divide", "nn.softmax", "nn.layer_norm", "nn.rms_norm", "astype", "split", "power", "clip")
+# would move the data anyway. An image is not cut for an addition: as the residual of another
+# convolution it would be stored for itself.
+_READS_IMAGES = frozenset(("nn.conv2d", "permute_dims", "reshape", "strided_slice", "split"))
+_READS_ROWS = _READS_IMAGES | frozenset(
+    ("matmul", "nn.relu", "nn.silu", "nn.gelu", "nn.gelu_tanh", "sigmoid", "tanh", "add",
+     "multiply", "subtract", "divide", "nn.softmax", "nn.layer_norm", "nn.rms_norm", "astype",
+     "power", "clip", "call_pure_packed")
 )  # fmt: skip
 
 
@@ -45,14 +47,17 @@ class Siblings:
         The operator, its first argument the shared input, its second the weight.
     output_axis
         Axis of the weight along which outputs lie.
+    readers
+        Operators that take a slice of the result without a copy.
     """
 
     category = "horizontal"
 
-    def __init__(self, name: str, op: str, output_axis: int) -> None:
+    def __init__(self, name: str, op: str, output_axis: int, readers: frozenset[str]) -> None:
         self.name = name
         self.root = (op,)
         self._axis = output_axis
+        self._readers = readers
 
     def match(self, graph: Graph, name: str) -> Match | Mismatch:
         """See :class:`tvmfuse.fusion.rule.Rule`; fires at the first sibling."""
@@ -68,9 +73,9 @@ class Siblings:
         if len(siblings) < 2:
             return Mismatch(1, f"no other {self.root[0]} of this form reads the same input", name)
         chains = _common_tails(graph, [[s] for s in siblings])
-        kept = [c[0] for c in chains if not _copies_its_part(graph, c[-1].name)]
+        kept = [c[0] for c in chains if not self._copied(graph, c[-1].name)]
         if len(kept) < 2:
-            whys = (_copies_its_part(graph, c[-1].name) for c in chains)
+            whys = (self._copied(graph, c[-1].name) for c in chains)
             return Mismatch(2, next(filter(None, whys), ""), name)
         if kept[0].name != name:
             return Mismatch(1, "it belongs to an earlier sibling", kept[0].name)
@@ -104,10 +109,20 @@ class Siblings:
         elif array_of(first.value.args[1]).ndim != 2:  # type: ignore[union-attr]
             return no("the weights differ by batch", first.name)
         for output in match.outputs:
-            why = _copies_its_part(graph, output)
+            why = self._copied(graph, output)
             if why:
                 return no(why, output)
         return YES
+
+    def _copied(self, graph: Graph, output: str) -> str:
+        """Why a slice in place of ``output`` would be stored for itself; empty if it would not."""
+        if output in graph.outputs:
+            return "the model returns its part, which would be copied"
+        for user in graph.users.get(output, ()):
+            op = graph.nodes[user].op
+            if op not in self._readers:
+                return f"{op or 'a tuple'} would have its part copied"
+        return ""
 
     def rewrite(self, graph: Graph, match: Match, builder: Emitter) -> dict[str, Any]:
         """See :class:`tvmfuse.fusion.rule.Rule`."""
@@ -129,17 +144,6 @@ class Siblings:
             parts[chain[-1].name] = builder.emit(part)
             begin += width
         return parts
-
-
-def _copies_its_part(graph: Graph, output: str) -> str:
-    """Why a slice in place of ``output`` would be stored for itself; empty if it would not."""
-    if output in graph.outputs:
-        return "the model returns its part, which would be copied"
-    for user in graph.users.get(output, ()):
-        op = graph.nodes[user].op
-        if op not in _READS_SLICES:
-            return f"{op or 'a tuple'} would have its part copied"
-    return ""
 
 
 def _same_attributes(one: Node, other: Node) -> bool:
@@ -199,6 +203,16 @@ def _constant(values: np.ndarray) -> GenericConst:
 
 
 HORIZONTAL = (
-    Siblings("matmul(x, w1), matmul(x, w2) => split(matmul(x, concat(w1, w2)))", "matmul", -1),
-    Siblings("conv2d(x, w1), conv2d(x, w2) => split(conv2d(x, concat(w1, w2)))", "nn.conv2d", 0),
+    Siblings(
+        "matmul(x, w1), matmul(x, w2) => split(matmul(x, concat(w1, w2)))",
+        "matmul",
+        -1,
+        _READS_ROWS,
+    ),
+    Siblings(
+        "conv2d(x, w1), conv2d(x, w2) => split(conv2d(x, concat(w1, w2)))",
+        "nn.conv2d",
+        0,
+        _READS_IMAGES,
+    ),
 )
