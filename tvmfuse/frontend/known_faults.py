@@ -65,20 +65,6 @@ def _not_float32(node: fx.Node) -> str:
     return f"computes in {name}, which TVM turns into float32; give the model in float32"
 
 
-def _antialias(node: fx.Node) -> str:
-    return "would be computed without antialias; resize without antialias=True"
-
-
-def _divisor(node: fx.Node) -> str:
-    given = _argument(node, "divisor_override")
-    return "" if given is None else f"would ignore divisor_override={given}"
-
-
-def _indices_used(node: fx.Node) -> str:
-    used = [u for u in node.users if operator_name(u) == "getitem" and u.args[1] == 1 and u.users]
-    return "would return wrong indices (return_indices=True)" if used else ""
-
-
 def _mask_put(node: fx.Node) -> str:
     indices = [index for index in node.args[1] if index is not None]  # type: ignore[union-attr]
     if any(index.meta["val"].dtype == torch.bool for index in indices):
@@ -99,12 +85,6 @@ _PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution",
 
 _FAULTS: dict[str, tuple[Check, ...]] = {
     **dict.fromkeys(_PRODUCTS, (_not_float32,)),
-    "_upsample_bilinear2d_aa": (_antialias,),
-    "_upsample_bicubic2d_aa": (_antialias,),
-    "avg_pool2d": (_divisor,),
-    "avg_pool3d": (_divisor,),
-    "max_pool2d_with_indices": (_indices_used,),
-    "max_pool3d_with_indices": (_indices_used,),
     "index_put": (_mask_put,),
     "cumprod": (_accumulate_type,),
     "prod": (_accumulate_type,),

@@ -28,7 +28,7 @@ _KEPT = frozenset(
     for name in (
         "conv1d", "conv2d", "conv3d", "linear", "matmul", "max_pool1d", "max_pool2d",
         "max_pool3d", "hardswish", "hardsigmoid", "silu", "gelu", "leaky_relu", "elu", "selu",
-        "roll", "softplus", "prelu", "group_norm", "layer_norm", "avg_pool1d", "pixel_shuffle",
+        "group_norm", "layer_norm", "avg_pool1d",
     )
 )  # fmt: skip
 

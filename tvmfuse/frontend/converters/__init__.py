@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvmfuse.frontend.converters import norms
+from tvmfuse.frontend.converters import extrema, norms, ordering
 
 Converter = Callable[[Any, Any], Any]
 
-_FAMILIES: tuple[Any, ...] = (norms,)
+_FAMILIES: tuple[Any, ...] = (extrema, norms, ordering)
 
 
 def converters() -> dict[str, Converter]:
