@@ -33,7 +33,7 @@ EXCLUDED = {
     r"bernoulli|multinomial|poisson|empty|new_empty|dropout|alpha_dropout|feature_alpha_dropout|"
     r"rrelu|fractional_max_pool|random)": "draws random numbers, or returns memory as it finds it",
     r"^(fft|_refs|torch\.ops)|stft|istft|complex|polar|view_as_(real|complex)|^(real|imag|angle|"
-    r"conj|sgn|resolve_)": "complex numbers",
+    r"conj|sgn|resolve_|cdouble|cfloat|chalf)": "complex numbers",
     r"^(linalg|lu|svd|qr|cholesky|geqrf|ormqr|symeig|triangular_solve|pca_lowrank|svd_lowrank|"
     r"logdet|inverse|pinverse|lobpcg|solve|trapz_)": "decompositions of linear algebra",
     r"sparse|to_sparse|jiterator|segment_reduce": "sparse or jitted",
@@ -41,6 +41,9 @@ EXCLUDED = {
     r"item|equal|allclose|is_same_size|tolist|__.*__|(^|\.)resize_|resize_as_|set_|data_ptr|"
     r"is_nonzero": "answers with a Python value or changes storage",
     r"grad|autograd|backward|checkpoint|detach_": "only for training",
+    r"^special\.(airy|bessel|chebyshev|hermite|laguerre|legendre|modified_bessel|"
+    r"scaled_modified|shifted_chebyshev|spherical_bessel|zeta|polygamma)|^(polygamma|mvlgamma|igammac?)|"
+    r"hash_tensor|ctc_loss": "special functions of scientific computing, hashes, CTC",
     r"signal\.windows|arange|linspace|logspace|eye|full|zeros|ones|tri(l|u)_indices|"
     r"scalar_tensor": "makes a constant without an input",
     r"(^|\.)(nonzero|unique|unique_consecutive|masked_select|argwhere|combinations|"

@@ -39,12 +39,20 @@ class ConstantFolder:
             for node in program.graph.find_nodes(op="placeholder")
             if sources.get(node.name) in stored
         }
+        # Whatever a tensor without elements depends on, it has one value.
+        self._values.update(
+            (node, torch.empty(tuple(node.meta["val"].shape), dtype=node.meta["val"].dtype))
+            for node in program.graph.nodes
+            if isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].numel() == 0
+        )
 
     def fold(self, node: fx.Node) -> Any | None:
         """Return the value of ``node``, or None where it depends on the input.
 
         Nodes must come in graph order. The value is a tensor, or a tuple or list of tensors.
         """
+        if node in self._values:
+            return self._values[node]
         if not all(source in self._values for source in node.all_input_nodes):
             return None
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)

@@ -94,6 +94,32 @@ def _positive_select(program: Any, node: fx.Node) -> None:
         node.args = (source, dim, index + source.meta["val"].shape[dim])
 
 
+def _positive_permute(program: Any, node: fx.Node) -> None:
+    """``permute(x, [-1, 0])``: TVM's layouts have no letters for negative axes."""
+    source: Any
+    source, dims = node.args[:2]
+    rank = source.meta["val"].ndim
+    node.args = (source, [d % rank for d in dims])
+
+
+def _every_dimension(program: Any, node: fx.Node) -> None:
+    """``mean(x, [])`` and ``mean(x, None)`` take all dimensions: the importer takes none."""
+    source: Any = node.args[0]
+    if node.target not in (_ATEN.mean.dim, _ATEN.sum.dim_IntList) or len(node.args) < 2:
+        return
+    if not node.args[1]:
+        every = list(range(source.meta["val"].ndim))
+        node.args = (source, every, *node.args[2:])
+
+
+def _wide_index(program: Any, node: fx.Node) -> None:
+    """``gather`` and ``scatter`` by int32: TVM wants int64."""
+    index: Any = node.args[2]
+    if isinstance(index, fx.Node) and index.meta["val"].dtype != torch.int64:
+        wide = call_before(node, _ATEN._to_copy.default, index, dtype=torch.int64)
+        node.args = (*node.args[:2], wide, *node.args[3:])
+
+
 def _gather(program: Any, node: fx.Node) -> None:
     """``x[idx]``: wrap negative entries; name every axis where ``:`` is mixed with tensors."""
     source: Any = node.args[0]
@@ -205,6 +231,11 @@ _REWRITES: dict[str, tuple[Rewrite, ...]] = {
     "sub": (_drop_alpha, _promote),
     "rsub": (_drop_alpha, _promote),
     "select": (_positive_select,),
+    "permute": (_positive_permute,),
+    **dict.fromkeys(("mean", "sum"), (widen_scalar, _every_dimension)),
+    **dict.fromkeys(
+        ("gather", "scatter", "scatter_add", "scatter_reduce"), (widen_scalar, _wide_index)
+    ),
     "index": (widen_scalar, _gather),
     "index_put": (widen_scalar, _scatter),
     "grid_sampler_2d": (_grid_channels_first,),

@@ -65,6 +65,11 @@ def _not_float32(node: fx.Node) -> str:
     return f"computes in {name}, which TVM turns into float32; give the model in float32"
 
 
+def _statistics_used(node: fx.Node) -> str:
+    used = [u for u in node.users if operator_name(u) == "getitem" and u.args[1] and u.users]
+    return "would return wrong statistics (outputs 1 and 2)" if used else ""
+
+
 def _mask_put(node: fx.Node) -> str:
     indices = [index for index in node.args[1] if index is not None]  # type: ignore[union-attr]
     if any(index.meta["val"].dtype == torch.bool for index in indices):
@@ -86,6 +91,8 @@ _PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution",
 _FAULTS: dict[str, tuple[Check, ...]] = {
     **dict.fromkeys(_PRODUCTS, (_not_float32,)),
     "index_put": (_mask_put,),
+    "_native_batch_norm_legit_no_training": (_statistics_used,),
+    "native_batch_norm": (_statistics_used,),
     "cumprod": (_accumulate_type,),
     "prod": (_accumulate_type,),
 }

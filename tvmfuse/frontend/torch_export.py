@@ -211,7 +211,13 @@ def _functional(program: Any) -> Any:
     table.update(decompositions())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return program.run_decompositions(table)
+        try:
+            return program.run_decompositions(table)
+        except Exception as error:  # PyTorch raises many kinds, some of them only here
+            raise ImportModelError(
+                f"PyTorch cannot take the program apart into simple operators"
+                f"{user_frame(error)}: {type(error).__name__}: {_brief(error)}"
+            ) from error
 
 
 def _refuse_mutation(program: Any) -> None:

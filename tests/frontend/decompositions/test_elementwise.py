@@ -3,12 +3,16 @@ import math
 import pytest
 import torch
 
+from tvmfuse.frontend.decompositions.elementwise import prelu
+
 EDGES = [0.0, -0.0, 1.0, -1.0, 0.3, -7.5, 25.0, 88.0, 1e-30, 1e30, math.inf, -math.inf, math.nan]
 X = torch.tensor(EDGES)
 GRID = torch.meshgrid(X, X, indexing="ij")
 
 UNARY = {
     "exp2.default": torch.exp2,
+    "log1p.default": torch.log1p,
+    "expm1.default": torch.expm1,
     "sinh.default": torch.sinh,
     "cosh.default": torch.cosh,
     "signbit.default": torch.signbit,
@@ -41,6 +45,18 @@ def test_unary_of_integers(same, name):
 @pytest.mark.parametrize("name", BINARY)
 def test_binary(same, name):
     same(name, BINARY[name], *GRID, rtol=3e-6)
+
+
+@pytest.mark.parametrize("name", ["log1p.default", "expm1.default"])
+def test_digits_near_zero(same, name):
+    small = torch.logspace(-12, 0, 50)
+    same(name, UNARY[name], torch.cat([small, -0.9 * small]), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("weight", [torch.tensor([0.25]), torch.tensor([0.1, -0.2, 0.3])])
+def test_slopes(weight):
+    x = torch.linspace(-3, 3, 24).reshape(2, 3, 4)
+    torch.testing.assert_close(prelu(x, weight), torch.nn.functional.prelu(x, weight))
 
 
 def test_exponents(same):

@@ -58,3 +58,6 @@ def test_order_statistics(same):
     same("kthvalue.default", lambda t: torch.kthvalue(t, 2, 1, keepdim=True), x[:1])
     same("median.dim", lambda t: torch.median(t, 1)[0], x)
     same("median.default", lambda t: torch.median(t), x[0])
+    same("nanmedian.dim", lambda t: torch.nanmedian(t, 1)[0], x)
+    same("nanmedian.default", lambda t: torch.nanmedian(t), x)
+    same("nanmedian.default", lambda t: torch.nanmedian(t), torch.full((3,), NAN))

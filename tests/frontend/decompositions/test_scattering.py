@@ -102,3 +102,12 @@ def test_weighted_bags(same):
         return F.embedding_bag(ids, weight, offsets, mode="sum", per_sample_weights=shares)
 
     same("_embedding_bag_forward_only.default", call, X)
+
+
+def test_views_and_places(same):
+    same("as_strided.default", lambda t: torch.as_strided(t, (3, 2), (1, 4), 1), X)
+    same("take.default", lambda t: torch.take(t, torch.tensor([[0, -1], [5, -12]])), X)
+
+
+def test_an_empty_tensor_joins_anything(same):
+    same("cat.default", lambda t: torch.cat([t, torch.zeros(0), t], 1), X)

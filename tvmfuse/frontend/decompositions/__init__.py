@@ -15,15 +15,20 @@ from torch._decomp import decomposition_table
 
 from tvmfuse.frontend.decompositions import (
     attention,
+    convolutions,
     elementwise,
     reductions,
     resizing,
+    sampling,
     scans,
     scattering,
     windows,
 )
 
-_FAMILIES = (attention, elementwise, reductions, resizing, scans, scattering, windows)
+_FAMILIES = (
+    attention, convolutions, elementwise, reductions, resizing, sampling, scans, scattering,
+    windows,
+)  # fmt: skip
 
 # PyTorch has decompositions of these, but does not apply them by itself: TVM's converter is
 # missing or wrong (nearest resizing to odd sizes), or its operator too special to fuse.
@@ -35,7 +40,7 @@ _FROM_PYTORCH = (
     "pixel_unshuffle.default", "im2col.default", "col2im.default", "view_copy.default",
     "narrow_copy.default", "permute_copy.default", "unbind_copy.int", "dist.default",
     "isin.Tensor_Tensor", "renorm.default", "native_group_norm.default",
-    "native_layer_norm.default", "native_batch_norm.default", "prelu.default", "aminmax.default",
+    "native_layer_norm.default", "native_batch_norm.default", "aminmax.default",
     "select_scatter.default", "slice_scatter.default", "split.Tensor", "unbind.int",
     "unsafe_split.Tensor", "frexp.Tensor", "roll.default", "tensor_split.indices",
 )  # fmt: skip

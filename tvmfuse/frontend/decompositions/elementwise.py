@@ -69,6 +69,31 @@ def cosh(x: torch.Tensor) -> torch.Tensor:
     return side + 0.25 / side
 
 
+def log1p(x: torch.Tensor) -> torch.Tensor:
+    """``log(1 + x)`` without the digits that the addition loses (Kahan; HP-15C, appendix)."""
+    x = _floating(x)
+    up = 1 + x
+    value = torch.log(up) * (x / torch.where(up == 1, 1, up - 1))
+    return torch.where((up == 1) | (x == math.inf), x, value)
+
+
+def expm1(x: torch.Tensor) -> torch.Tensor:
+    """``exp(x) - 1`` likewise; away from zero the subtraction loses nothing."""
+    x = _floating(x)
+    up = torch.exp(x)
+    near = (up - 1) * (x / torch.log(torch.where((up == 1) | (up == 0), math.e, up)))
+    return torch.where(up == 1, x, torch.where(x.abs() < 1, near, up - 1))
+
+
+def prelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A slope for each channel, or one for all."""
+    if weight.numel() > 1:
+        weight = weight.reshape([-1, *[1] * (x.ndim - 2)])
+    elif x.ndim:
+        weight = weight.reshape([1] * x.ndim)
+    return torch.where(x > 0, x, weight * x)
+
+
 def signbit(x: torch.Tensor) -> torch.Tensor:
     """Whether the sign is minus; -0 has one, which only its reciprocal shows."""
     if not x.is_floating_point():
@@ -157,10 +182,10 @@ def addr(
     x: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
     """Outer product onto a matrix; with ``beta`` 0 the matrix is not read, NaN or not."""
-    product = torch.outer(one, other)
+    product = torch.outer(one if alpha == 1 or one.dtype == torch.bool else one * alpha, other)
     if product.dtype == torch.bool:
         return (product & bool(alpha)) | (x & bool(beta))
-    return _onto(x, product, beta, alpha)
+    return _onto(x, product, beta, 1)
 
 
 def addmv(
@@ -178,6 +203,9 @@ def addbmm(
 
 
 TABLE = {
+    _ATEN.log1p.default: log1p,
+    _ATEN.expm1.default: expm1,
+    _ATEN.prelu.default: prelu,
     _ATEN.clamp.Tensor: clamp_tensor,
     _ATEN.fmax.default: fmax,
     _ATEN.fmin.default: fmin,

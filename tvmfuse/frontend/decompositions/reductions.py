@@ -147,6 +147,29 @@ def median(x: torch.Tensor) -> torch.Tensor:
     return median_dim(flat, 0)[0]
 
 
+@_takes_scalars
+def nanmedian_dim(
+    x: torch.Tensor, dim: int, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lower median of the numbers and a place of it."""
+    if not x.is_floating_point():
+        return NotImplemented
+    number = x == x
+    values, places = torch.sort(torch.where(number, x, float("inf")), stable=True, dim=dim)
+    count = number.to(torch.int64).sum(dim, keepdim=True)
+    middle = ((count - 1) // 2).clamp(min=0)
+    value, place = (torch.gather(t, dim, middle) for t in (values, places))
+    value = torch.where(count == 0, float("nan"), value)
+    return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
+
+
+def nanmedian(x: torch.Tensor) -> torch.Tensor:
+    """The same of all elements."""
+    if not x.is_floating_point():
+        return median(x)
+    return nanmedian_dim(x.reshape(-1), 0)[0]
+
+
 def count_nonzero(x: torch.Tensor, dim: Any) -> torch.Tensor:
     """How many elements differ from zero."""
     return (x != 0).to(torch.int64).sum(dim)
@@ -167,5 +190,7 @@ TABLE = {
     _ATEN.kthvalue.default: kthvalue,
     _ATEN.median.dim: median_dim,
     _ATEN.median.default: median,
+    _ATEN.nanmedian.dim: nanmedian_dim,
+    _ATEN.nanmedian.default: nanmedian,
     _ATEN.count_nonzero.dim_IntList: count_nonzero,
 }

@@ -210,6 +210,46 @@ def bucketize(
     return searchsorted(boundaries, values, out_int32=out_int32, right=right)
 
 
+def _flat_places(size: list[int], stride: list[int], offset: int | None) -> torch.Tensor:
+    place = torch.full([1] * len(size), offset or 0)
+    for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
+        shape = [1] * len(size)
+        shape[axis] = extent
+        place = place + (torch.arange(extent) * step).reshape(shape)
+    return place
+
+
+def as_strided(
+    x: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> torch.Tensor:
+    """Any view of contiguous memory, read at constant places."""
+    return x.reshape(-1)[_flat_places(size, stride, storage_offset)]
+
+
+def as_strided_scatter(
+    x: torch.Tensor,
+    src: torch.Tensor,
+    size: list[int],
+    stride: list[int],
+    storage_offset: int | None = None,
+) -> torch.Tensor:
+    """Write such a view."""
+    places = _flat_places(size, stride, storage_offset).reshape(-1)
+    return torch.scatter(x.reshape(-1), 0, places, src.reshape(-1)).reshape(x.shape)
+
+
+def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Places of the flattened tensor, from the end where they are negative."""
+    return x.reshape(-1)[torch.where(index < 0, index + x.numel(), index)]
+
+
+def join(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
+    """Concatenation may hold empty tensors of one dimension, which count for nothing."""
+    rank = max(t.ndim for t in tensors)
+    kept = [t for t in tensors if t.ndim == rank or t.shape != (0,)]
+    return torch.cat(kept, dim) if len(kept) < len(tensors) else NotImplemented
+
+
 def cdist(
     one: torch.Tensor, other: torch.Tensor, p: float, compute_mode: int | None
 ) -> torch.Tensor:
@@ -279,6 +319,11 @@ def embedding_bag(
 
 
 TABLE = {
+    _ATEN.as_strided.default: as_strided,
+    _ATEN.as_strided_copy.default: as_strided,
+    _ATEN.as_strided_scatter.default: as_strided_scatter,
+    _ATEN.take.default: take,
+    _ATEN.cat.default: join,
     _ATEN.index_put.default: masked_put,
     _ATEN.scatter_reduce.two: plain_scatter_reduce,
     _ATEN.scatter.reduce: scatter_named,

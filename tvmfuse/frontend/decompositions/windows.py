@@ -114,6 +114,14 @@ def adaptive_max_pool(x: torch.Tensor, output_size: Any) -> tuple[torch.Tensor, 
     return max_windows(x, windows, spatial)
 
 
+def adaptive_mean(x: torch.Tensor, output_size: Any) -> torch.Tensor:
+    """Means over uneven windows of the last axis."""
+    out = output_size if isinstance(output_size, int) else output_size[0]
+    place, inside = _adaptive(x.shape[-1], out)
+    taken = torch.where(inside, _take(x, x.ndim - 1, place), 0.0)
+    return taken.sum(-1) / inside.sum(1).to(x.dtype)
+
+
 def avg_pool(
     x: torch.Tensor,
     kernel_size: Any,
@@ -172,12 +180,20 @@ def unfold(x: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tenso
     return _take(x, axis, place).movedim(axis + 1, -1)
 
 
+def pieces(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[torch.Tensor]:
+    """Slices, which fuse; TVM's own split of one piece is no tuple."""
+    begins = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [x.narrow(dim, b, n) for b, n in zip(begins, sizes, strict=True)]
+
+
 TABLE = {
+    _ATEN.split_with_sizes.default: pieces,
     _ATEN.max_pool2d_with_indices.default: max_pool_with_indices,
     _ATEN.max_pool3d_with_indices.default: functools.partial(max_pool_with_indices, rank=3),
     _ATEN.adaptive_max_pool2d.default: adaptive_max_pool,
     _ATEN.adaptive_max_pool3d.default: adaptive_max_pool,
     _ATEN.avg_pool2d.default: avg_pool2d,
     _ATEN.avg_pool3d.default: avg_pool3d,
+    _ATEN.adaptive_avg_pool1d.default: adaptive_mean,
     _ATEN.unfold.default: unfold,
 }
