@@ -24,8 +24,6 @@ IMAGE = torch.linspace(-1, 1, 2 * 8 * 8).reshape(1, 2, 8, 8)
 PAIRS = [
     (lambda x: x + torch.randn(x.shape), lambda x: x + torch.ones(x.shape), "random numbers"),
     (lambda x: F.dropout(x, 0.5), lambda x: F.dropout(x, 0.5, training=False), "random numbers"),
-    (lambda x: x.double() @ x.double(), lambda x: x @ x, "float64"),
-    (lambda x: x.long() @ x.long(), lambda x: x.long() * x.long(), "int64"),
     (lambda x: x[x > 0], lambda x: torch.where(x > 0, x, 0.0), "not known at compile time"),
     (
         lambda x: torch.cumprod(x, 1, dtype=torch.float64),
@@ -41,8 +39,3 @@ def test_refused_with_place_and_reason(faulty, sound, reason, assert_matches_eag
         import_module(Lambda(faulty).eval(), (IMAGE,))
     assert "test_known_faults.py" in str(caught.value)
     assert_matches_eager(Lambda(sound), IMAGE)
-
-
-def test_half_precision_products_are_refused():
-    with pytest.raises(UnsupportedOperatorError, match="float16"):
-        import_module(nn.Linear(4, 3).half().eval(), (torch.ones(2, 4).half(),))

@@ -35,3 +35,12 @@ def test_overflow_is_told():
 
 def test_overflow_excuses_no_wrong_shape():
     assert not compared(torch.ones(2), torch.ones(3), torch.ones(3), overflowing=True).passed
+
+
+def test_eager_that_overflows_in_half_is_no_model():
+    eager = torch.tensor([1.0, float("inf")], dtype=torch.float16)
+    ideal = torch.tensor([1.0, 200.0], dtype=torch.float64)
+    right = torch.tensor([1.0, 200.0], dtype=torch.float16)
+    assert compare([right], [eager], [ideal]).passed
+    assert not compare([right * 2], [eager], [ideal]).passed
+    assert not compare([right.float()], [eager.float()], [ideal]).passed  # float32 has the range

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from tvmfuse.frontend.half import widen_halves
 from tvmfuse.frontend.rewriting import call_before, operator_name
 from tvmfuse.frontend.scalars import ALONG_A_DIMENSION, WITH_COMPANIONS, widen_scalar
 
@@ -19,6 +20,13 @@ _ATEN = torch.ops.aten
 
 _ARITHMETIC = ("add", "sub", "mul", "rsub", "pow", "remainder", "fmod", "floor_divide", "div",
                "maximum", "minimum", "atan2")  # fmt: skip
+# What arithmetic of booleans means; TVM has no code for it.
+_LOGICAL = {
+    "add": _ATEN.logical_or.default,
+    "mul": _ATEN.logical_and.default,
+    "maximum": _ATEN.logical_or.default,
+    "minimum": _ATEN.logical_and.default,
+}
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -35,6 +43,7 @@ def normalize(program: Any) -> None:
             continue
         for rewrite in _REWRITES.get(operator_name(node), ()):
             rewrite(program, node)
+    widen_halves(program)
     program.graph.lint()
 
 
@@ -63,6 +72,11 @@ def _promote(program: Any, node: fx.Node) -> None:
     compute = torch.result_type(*values)
     if name not in _COMPARISONS:
         compute = torch.promote_types(compute, node.meta["val"].dtype)
+    if compute == torch.bool and name in _LOGICAL:
+        node.target = _LOGICAL[name]
+        return
+    if compute == torch.bool:
+        compute = torch.int32  # TVM compares and divides numbers only
     promoted = []
     for operand, value in zip(operands, values, strict=True):
         if isinstance(value, torch.Tensor) and value.dtype != compute:

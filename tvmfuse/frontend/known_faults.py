@@ -59,7 +59,7 @@ def _data_dependent(node: fx.Node) -> str:
 
 def _not_float32(node: fx.Node) -> str:
     dtype = node.meta["val"].dtype
-    if dtype == torch.float32:
+    if dtype in (torch.float32, torch.float16, torch.bfloat16):  # the halves compute in float32
         return ""
     name = str(dtype).removeprefix("torch.")
     return f"computes in {name}, which TVM turns into float32; give the model in float32"
@@ -68,6 +68,13 @@ def _not_float32(node: fx.Node) -> str:
 def _statistics_used(node: fx.Node) -> str:
     used = [u for u in node.users if operator_name(u) == "getitem" and u.args[1] and u.users]
     return "would return wrong statistics (outputs 1 and 2)" if used else ""
+
+
+def _equal_integers(node: fx.Node) -> str:
+    if node.args[0].meta["val"].dtype.is_floating_point:  # type: ignore[union-attr]
+        return ""
+    used = [u for u in node.users if operator_name(u) == "getitem" and u.args[1] and u.users]
+    return "of equal integers names places that PyTorch leaves open" if used else ""
 
 
 def _mask_put(node: fx.Node) -> str:
@@ -85,12 +92,12 @@ def _accumulate_type(node: fx.Node) -> str:
 
 _ALWAYS: tuple[Check, ...] = (_random, _data_dependent)
 
-_PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "conv1d",
-             "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d")  # fmt: skip
+_TRANSPOSED = ("convolution", "conv_transpose1d", "conv_transpose2d")
 
 _FAULTS: dict[str, tuple[Check, ...]] = {
-    **dict.fromkeys(_PRODUCTS, (_not_float32,)),
+    **dict.fromkeys(_TRANSPOSED, (_not_float32,)),
     "index_put": (_mask_put,),
+    "topk": (_equal_integers,),
     "_native_batch_norm_legit_no_training": (_statistics_used,),
     "native_batch_norm": (_statistics_used,),
     "cumprod": (_accumulate_type,),

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from tvmfuse.errors import ImportModelError, UnsupportedOperatorError
 from tvmfuse.frontend.constants import ConstantFolder
 from tvmfuse.frontend.converters import converters
+from tvmfuse.frontend.converters.products import OTHER_TYPES
 from tvmfuse.frontend.decompositions import decompositions
 from tvmfuse.frontend.fx_normalize import normalize
 from tvmfuse.frontend.known_faults import reason_to_refuse
@@ -31,6 +32,9 @@ _KEPT = frozenset(
         "group_norm", "layer_norm", "avg_pool1d",
     )
 )  # fmt: skip
+
+# TVM's norms know no doubles.
+_NOT_OF_DOUBLES = frozenset(("aten::group_norm", "aten::layer_norm"))
 
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
@@ -188,8 +192,21 @@ def _translate(program: Any) -> tuple[Any, dict[str, str]]:
 
 def _convert_map(importer: Any) -> dict[str, Callable[[fx.Node], Any]]:
     """TVM's converters with ours over them."""
-    ours = {name: functools.partial(f, importer) for name, f in converters().items()}
-    return {**importer.convert_map, **ours}
+    known = dict(importer.convert_map)
+    for name, f in converters().items():
+        known[name] = functools.partial(f, importer)
+    for name, f in OTHER_TYPES.items():
+        known[name] = _by_type(known[name], functools.partial(f, importer))
+    return known
+
+
+def _by_type(
+    float32: Callable[[fx.Node], Any], others: Callable[[fx.Node], Any]
+) -> Callable[[fx.Node], Any]:
+    def convert_node(node: fx.Node) -> Any:
+        return (float32 if node.meta["val"].dtype == torch.float32 else others)(node)
+
+    return convert_node
 
 
 def _refuse_dynamic_inputs(program: Any) -> None:
@@ -204,9 +221,12 @@ def _refuse_dynamic_inputs(program: Any) -> None:
 
 
 def _functional(program: Any) -> Any:
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    doubles = any(isinstance(v, torch.Tensor) and v.dtype == torch.float64 for v in values)
+    kept = _KEPT - _NOT_OF_DOUBLES if doubles else _KEPT
     table = torch.export.default_decompositions()
     for operator in list(table):
-        if operator.name().partition(".")[0] in _KEPT:
+        if operator.name().partition(".")[0] in kept:
             del table[operator]
     table.update(decompositions())
     with warnings.catch_warnings():

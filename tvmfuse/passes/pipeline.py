@@ -28,6 +28,7 @@ from tvmfuse.passes.lower_attention import LowerAttention
 from tvmfuse.passes.lower_batch_matmul import LowerBatchMatmul
 from tvmfuse.passes.merge import apply_merges
 from tvmfuse.passes.name_variables import NameVariables
+from tvmfuse.passes.origins import settled
 from tvmfuse.passes.simplify import Simplify
 from tvmfuse.passes.sink_reshapes import SinkReshapes
 from tvmfuse.workload import Workload
@@ -64,7 +65,7 @@ def lowering(
     merges = find_merges(graph, merging_rules() if rules is None else rules, hardware)
     merged = apply_merges(normal, graph, merges.chosen, origins)
     module = _run(merged, _kernels(hardware, origins))
-    return dataclasses.replace(workload, module=module, origins=origins), merges
+    return dataclasses.replace(workload, module=module, origins=settled(module, origins)), merges
 
 
 def _normalisation(hardware: Hardware, origins: dict[str, str]) -> list[tvm.transform.Pass]:

@@ -122,6 +122,7 @@ def check_layers(model: Any, workload: Workload, inputs: tuple[Any, ...]) -> Lay
     for number in got:
         at.setdefault(layers[number][1], []).append(number)
     results: list[LayerResult] = []
+    rounded = _narrowest(workload.program)
 
     def see(node: Any, value: Any) -> Any:
         computed = None
@@ -129,7 +130,9 @@ def check_layers(model: Any, workload: Workload, inputs: tuple[Any, ...]) -> Lay
             if isinstance(value, torch.Tensor):
                 one = got.pop(number)
                 order = order_of(value, one)
-                results.append(_compare(number, layers[number][0], node, one, value, order))
+                results.append(
+                    _compare(number, layers[number][0], node, one, value, order, rounded)
+                )
                 if order is not None and not results[-1].reason and one.is_floating_point():
                     # With the strides of its own: the program may take views of it.
                     computed = torch.empty_like(value).copy_(_back(one, value.shape, order))
@@ -143,6 +146,13 @@ def check_layers(model: Any, workload: Workload, inputs: tuple[Any, ...]) -> Lay
         note = f"float64 stopped with {type(error).__name__}: {said}"
         return LayerReport(_ordered(results), len(layers) - len(results), note)
     return LayerReport(_ordered(results), len(layers) - len(results))
+
+
+def _narrowest(program: Any) -> float:
+    """Tolerance of the narrowest type that the program rounds to; the float64 run does not."""
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    types = {v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()}
+    return max((tolerance("layer", t) for t in types), default=0.0)
 
 
 def _ordered(results: list[LayerResult]) -> tuple[LayerResult, ...]:
@@ -176,8 +186,9 @@ def _compare(
     got: torch.Tensor,
     value: torch.Tensor,
     order: tuple[int, ...] | None,
+    rounded: float,
 ) -> LayerResult:
-    allowed = tolerance("layer", got.dtype) if got.is_floating_point() else 0.0
+    allowed = max(tolerance("layer", got.dtype), rounded) if got.is_floating_point() else 0.0
 
     def result(error: float, scale: float, worst: str, reason: str) -> LayerResult:
         return LayerResult(

@@ -23,6 +23,12 @@ def attention(
     PyTorch's decomposition guards every softmax against rows that are masked out wholly. Such
     rows exist only with an explicit mask, so that only this case keeps the guard.
     """
+    dtype = query.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        # PyTorch's kernels keep scores and sums in float32 and round the result only.
+        query, key, value = query.float(), key.float(), value.float()
+        if attn_mask is not None and attn_mask.dtype == dtype:
+            attn_mask = attn_mask.float()
     if enable_gqa:
         groups = query.size(-3) // key.size(-3)
         key, value = (t.repeat_interleave(groups, -3) for t in (key, value))
@@ -41,7 +47,7 @@ def attention(
         weights = torch.ops.aten._safe_softmax.default(scores, -1)
     if dropout_p > 0.0:
         weights = torch.dropout(weights, dropout_p, True)
-    return torch.matmul(weights, value)
+    return torch.matmul(weights, value).to(dtype)
 
 
 TABLE = {torch.ops.aten.scaled_dot_product_attention.default: attention}

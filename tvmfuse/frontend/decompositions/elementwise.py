@@ -20,12 +20,12 @@ def clamp_tensor(
 
 def fmax(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Maximum that prefers a number to NaN."""
-    return torch.where((x != x), y, torch.where(y != y, x, torch.maximum(x, y)))
+    return torch.where(torch.isnan(x), y, torch.where(torch.isnan(y), x, torch.maximum(x, y)))
 
 
 def fmin(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Minimum that prefers a number to NaN."""
-    return torch.where((x != x), y, torch.where(y != y, x, torch.minimum(x, y)))
+    return torch.where(torch.isnan(x), y, torch.where(torch.isnan(y), x, torch.minimum(x, y)))
 
 
 def hypot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -69,12 +69,56 @@ def cosh(x: torch.Tensor) -> torch.Tensor:
     return side + 0.25 / side
 
 
+def reciprocal(x: torch.Tensor) -> torch.Tensor:
+    """Of integers as a float; floats are left to TVM."""
+    return NotImplemented if x.is_floating_point() else torch.reciprocal(_floating(x))
+
+
+def sign(x: torch.Tensor) -> torch.Tensor:
+    """-1, 0 or 1; a boolean is its own."""
+    if x.dtype == torch.bool:
+        return x.clone()
+    value = (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+    return value if not x.is_floating_point() else torch.where(torch.isnan(x), 0.0, value)
+
+
+def integer_power(x: torch.Tensor, exponent: torch.Tensor | int) -> torch.Tensor:
+    """Squares and products, which wrap around as PyTorch's do; floats are left to ``pow``."""
+    dtype = torch.result_type(x, exponent)
+    if dtype.is_floating_point or dtype == torch.bool:
+        return NotImplemented
+    base, left = x.to(dtype), exponent
+    result = torch.ones_like(base)
+    if isinstance(left, int):
+        if left < 0:
+            return NotImplemented
+        while left:
+            result = result * base if left & 1 else result
+            base, left = base * base, left >> 1
+        return result
+    base, left = torch.broadcast_tensors(base, left.to(dtype))
+    first = base
+    for bit in range(6):
+        odd = (left // 2**bit) % 2 == 1
+        result, base = torch.where(odd, result * base, result), base * base
+    # A negative exponent leaves ±1 where the base is that, and nothing elsewhere.
+    unit = torch.where(left % 2 == 0, first * first, first)
+    inverse = torch.where((first == 1) | (first == -1), unit, 0)
+    return torch.where(left < 0, inverse, result)
+
+
 def log1p(x: torch.Tensor) -> torch.Tensor:
-    """``log(1 + x)`` without the digits that the addition loses (Kahan; HP-15C, appendix)."""
+    """``log(1 + x)`` without the digits that the addition loses.
+
+    Near zero the series of 2 atanh(s), s = x / (2 + x): for |x| < 0.4 its first left-out term is
+    below 4e-10. (Kahan's quotient by ``(1 + x) - 1`` does not survive TVM's simplifier.)
+    """
     x = _floating(x)
-    up = 1 + x
-    value = torch.log(up) * (x / torch.where(up == 1, 1, up - 1))
-    return torch.where((up == 1) | (x == math.inf), x, value)
+    s = x / (2 + x)
+    square, series = s * s, torch.full_like(x, 1 / 13)
+    for odd in (11, 9, 7, 5, 3, 1):
+        series = series * square + 1 / odd
+    return torch.where(x.abs() < 0.4, 2 * s * series, torch.log(1 + x))
 
 
 def expm1(x: torch.Tensor) -> torch.Tensor:
@@ -203,6 +247,10 @@ def addbmm(
 
 
 TABLE = {
+    _ATEN.reciprocal.default: reciprocal,
+    _ATEN.sign.default: sign,
+    _ATEN.pow.Tensor_Scalar: integer_power,
+    _ATEN.pow.Tensor_Tensor: integer_power,
     _ATEN.log1p.default: log1p,
     _ATEN.expm1.default: expm1,
     _ATEN.prelu.default: prelu,

@@ -53,7 +53,7 @@ def _first(x: torch.Tensor, value: torch.Tensor, dim: int, keepdim: bool) -> tor
     """First place along ``dim`` where ``x`` is ``value``."""
     hit = x == value
     if x.is_floating_point():
-        hit = hit | (x != x)
+        hit = hit | torch.isnan(x)
     shape = [1] * x.ndim
     shape[dim] = x.shape[dim]
     places = torch.arange(x.shape[dim], device=x.device).reshape(shape)
@@ -131,7 +131,7 @@ def median_dim(
         return NotImplemented
     value, place = kthvalue(x, (x.shape[dim] + 1) // 2, dim, True)
     if x.is_floating_point():
-        lost = torch.amax((x != x).to(torch.int32), dim, True) > 0
+        lost = torch.amax(torch.isnan(x).to(torch.int32), dim, True) > 0
         place = torch.where(lost, _first(x, value, dim, True), place)
         value = torch.where(lost, float("nan"), value)
     if keepdim:
@@ -154,7 +154,7 @@ def nanmedian_dim(
     """Lower median of the numbers and a place of it."""
     if not x.is_floating_point():
         return NotImplemented
-    number = x == x
+    number = ~torch.isnan(x)
     values, places = torch.sort(torch.where(number, x, float("inf")), stable=True, dim=dim)
     count = number.to(torch.int64).sum(dim, keepdim=True)
     middle = ((count - 1) // 2).clamp(min=0)
@@ -168,6 +168,16 @@ def nanmedian(x: torch.Tensor) -> torch.Tensor:
     if not x.is_floating_point():
         return median(x)
     return nanmedian_dim(x.reshape(-1), 0)[0]
+
+
+def largest(x: torch.Tensor) -> torch.Tensor:
+    """Maximum of all elements."""
+    return torch.amax(x, list(range(x.ndim)))
+
+
+def smallest(x: torch.Tensor) -> torch.Tensor:
+    """Minimum of all elements."""
+    return torch.amin(x, list(range(x.ndim)))
 
 
 def count_nonzero(x: torch.Tensor, dim: Any) -> torch.Tensor:
@@ -192,5 +202,7 @@ TABLE = {
     _ATEN.median.default: median,
     _ATEN.nanmedian.dim: nanmedian_dim,
     _ATEN.nanmedian.default: nanmedian,
+    _ATEN.max.default: largest,
+    _ATEN.min.default: smallest,
     _ATEN.count_nonzero.dim_IntList: count_nonzero,
 }

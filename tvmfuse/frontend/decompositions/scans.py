@@ -39,7 +39,7 @@ def _cumulative_extreme(
         before = [_shifted(t, dim, by) for t in (x, places)]
         keep = wins(mine[0], before[0])
         if x.is_floating_point():
-            keep = (keep & ~(before[0] != before[0])) | (mine[0] != mine[0])
+            keep = (keep & ~(torch.isnan(before[0]))) | (torch.isnan(mine[0]))
         rest = [torch.where(keep, m, b) for m, b in zip(mine, before, strict=True)]
         x, places = (torch.cat(pair, dim) for pair in zip(head, rest, strict=True))
     return x, places

@@ -69,7 +69,7 @@ def max_windows(
         best = torch.amax(candidates, axis + 1)
         hit = candidates == best.unsqueeze(axis + 1)
         if x.is_floating_point():
-            hit = hit | (candidates != candidates)
+            hit = hit | (torch.isnan(candidates))
         hit = hit & mask
         # The axes behind are decided already: the first row with the maximum holds the place.
         order = torch.arange(place.shape[1]).reshape([-1, *[1] * (rank - axis - 1)])
