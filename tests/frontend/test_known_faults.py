@@ -25,11 +25,6 @@ PAIRS = [
     (lambda x: x + torch.randn(x.shape), lambda x: x + torch.ones(x.shape), "random numbers"),
     (lambda x: F.dropout(x, 0.5), lambda x: F.dropout(x, 0.5, training=False), "random numbers"),
     (lambda x: x[x > 0], lambda x: torch.where(x > 0, x, 0.0), "not known at compile time"),
-    (
-        lambda x: torch.cumprod(x, 1, dtype=torch.float64),
-        lambda x: torch.cumprod(x, 1),
-        "dtype=torch.float64",
-    ),
 ]
 
 

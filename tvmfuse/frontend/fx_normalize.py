@@ -27,6 +27,8 @@ _LOGICAL = {
     "maximum": _ATEN.logical_or.default,
     "minimum": _ATEN.logical_and.default,
 }
+_OF_FLOATS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "erf", "exp", "log",
+              "log10", "log2", "rsqrt", "sigmoid", "sin", "sqrt", "tan", "tanh")  # fmt: skip
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -114,6 +116,23 @@ def _positive_permute(program: Any, node: fx.Node) -> None:
     source, dims = node.args[:2]
     rank = source.meta["val"].ndim
     node.args = (source, [d % rank for d in dims])
+
+
+def _float_operand(program: Any, node: fx.Node) -> None:
+    """``exp(3)``: PyTorch computes in the result's type, TVM takes floats only."""
+    source: Any = node.args[0]
+    result = node.meta["val"].dtype
+    if result.is_floating_point and not source.meta["val"].dtype.is_floating_point:
+        wide = call_before(node, _ATEN._to_copy.default, source, dtype=result)
+        node.args = (wide, *node.args[1:])
+
+
+def _cast_first(program: Any, node: fx.Node) -> None:
+    """``cumprod(x, 1, dtype=…)``: the importer accumulates in x's own type."""
+    source: Any = node.args[0]
+    dtype = node.kwargs.get("dtype")
+    if dtype is not None and dtype != source.meta["val"].dtype:
+        node.args = (call_before(node, _ATEN._to_copy.default, source, dtype=dtype), *node.args[1:])
 
 
 def _every_dimension(program: Any, node: fx.Node) -> None:
@@ -246,6 +265,8 @@ _REWRITES: dict[str, tuple[Rewrite, ...]] = {
     "rsub": (_drop_alpha, _promote),
     "select": (_positive_select,),
     "permute": (_positive_permute,),
+    **dict.fromkeys(("cumsum", "cumprod", "prod"), (widen_scalar, _cast_first)),
+    **dict.fromkeys(_OF_FLOATS, (_float_operand,)),
     **dict.fromkeys(("mean", "sum"), (widen_scalar, _every_dimension)),
     **dict.fromkeys(
         ("gather", "scatter", "scatter_add", "scatter_reduce"), (widen_scalar, _wide_index)

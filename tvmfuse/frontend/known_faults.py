@@ -84,12 +84,6 @@ def _mask_put(node: fx.Node) -> str:
     return ""
 
 
-def _accumulate_type(node: fx.Node) -> str:
-    wanted = _argument(node, "dtype")
-    have = node.args[0].meta["val"].dtype  # type: ignore[union-attr]
-    return "" if wanted in (None, have) else f"would ignore dtype={wanted}"
-
-
 _ALWAYS: tuple[Check, ...] = (_random, _data_dependent)
 
 _TRANSPOSED = ("convolution", "conv_transpose1d", "conv_transpose2d")
@@ -100,6 +94,4 @@ _FAULTS: dict[str, tuple[Check, ...]] = {
     "topk": (_equal_integers,),
     "_native_batch_norm_legit_no_training": (_statistics_used,),
     "native_batch_norm": (_statistics_used,),
-    "cumprod": (_accumulate_type,),
-    "prod": (_accumulate_type,),
 }

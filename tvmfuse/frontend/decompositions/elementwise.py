@@ -185,6 +185,13 @@ def isfinite(x: torch.Tensor) -> torch.Tensor:
     return x.abs() < math.inf
 
 
+def isnan(x: torch.Tensor) -> torch.Tensor:
+    """Of integers none is."""
+    if x.is_floating_point():
+        return NotImplemented
+    return torch.zeros_like(x, dtype=torch.bool)
+
+
 def isinf(x: torch.Tensor) -> torch.Tensor:
     """Infinite, of either sign."""
     if not x.is_floating_point():
@@ -267,6 +274,7 @@ TABLE = {
     _ATEN.erfc.default: erfc,
     _ATEN.heaviside.default: heaviside,
     _ATEN.isfinite.default: isfinite,
+    _ATEN.isnan.default: isnan,
     _ATEN.isinf.default: isinf,
     _ATEN.logaddexp.default: logaddexp,
     _ATEN.logaddexp2.default: logaddexp2,
