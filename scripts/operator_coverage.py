@@ -42,8 +42,8 @@ EXCLUDED = {
     r"is_nonzero": "answers with a Python value or changes storage",
     r"grad|autograd|backward|checkpoint|detach_": "only for training",
     r"^special\.(airy|bessel|chebyshev|hermite|laguerre|legendre|modified_bessel|"
-    r"scaled_modified|shifted_chebyshev|spherical_bessel|zeta|polygamma)|^(polygamma|mvlgamma|igammac?)|"
-    r"hash_tensor|ctc_loss": "special functions of scientific computing, hashes, CTC",
+    r"scaled_modified|shifted_chebyshev|spherical_bessel|zeta|polygamma)|^(polygamma|mvlgamma|"
+    r"igammac?)|hash_tensor|ctc_loss": "special functions of scientific computing, hashes, CTC",
     r"signal\.windows|arange|linspace|logspace|eye|full|zeros|ones|tri(l|u)_indices|"
     r"scalar_tensor": "makes a constant without an input",
     r"(^|\.)(nonzero|unique|unique_consecutive|masked_select|argwhere|combinations|"

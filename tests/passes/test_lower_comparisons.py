@@ -43,7 +43,13 @@ def inputs():
     ends = plain.copy()
     ends[rng.random(plain.shape) < 0.1] = np.inf
     ends[rng.random(plain.shape) < 0.1] = -np.inf
-    return {"plain": plain, "nan": holes, "inf": ends, "all nan": plain * np.nan}
+    return {
+        "plain": plain,
+        "nan": holes,
+        "inf": ends,
+        "all nan": plain * np.nan,
+        "lowest": np.full_like(plain, -np.inf),
+    }
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -93,6 +93,16 @@ def _reduction(
     return legalize
 
 
+def _lowest(dtype: str) -> Any:
+    """What every value exceeds or equals: of floats minus infinity, which is a value as well."""
+    return tirx.const(-math.inf, dtype) if "float" in str(dtype) else tirx.min_value(dtype)
+
+
+def _highest(dtype: str) -> Any:
+    """The same for minima."""
+    return tirx.const(math.inf, dtype) if "float" in str(dtype) else tirx.max_value(dtype)
+
+
 def _max_pool(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Maximum over windows; what lies outside of the image counts as minus infinity."""
     attrs, source, shape = call.attrs, shape_of(call.args[0]), shape_of(call)
@@ -111,7 +121,7 @@ def _max_pool(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         def padded(*i: Any) -> Any:
             at = [i[a] - (before[spatial.index(a)] if a in spatial else 0) for a in range(len(i))]
             inside = [test for a in spatial for test in (at[a] >= 0, at[a] < source[a])]
-            return tirx.if_then_else(tirx.all(*inside), x(*at), tirx.min_value(x.dtype))
+            return tirx.if_then_else(tirx.all(*inside), x(*at), _lowest(x.dtype))
 
         whole = te.compute(wide, padded, "pad") if wide != list(source) else x
         loops = [te.reduce_axis((0, s), f"k{d}") for d, s in enumerate(size)]
@@ -120,7 +130,7 @@ def _max_pool(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             index = list(i)
             for d, axis in enumerate(spatial):
                 index[axis] = i[axis] * stride[d] + loops[d] * dilation[d]
-            return _reducer(_larger, tirx.min_value, "max")(whole(*index), axis=loops)
+            return _reducer(_larger, _lowest, "max")(whole(*index), axis=loops)
 
         return te.compute(shape, body, "max_pool")
 
@@ -173,8 +183,8 @@ def legalize_map() -> dict[str, Any]:
         "relax.nn.relu": _relu,
         "relax.maximum": _pairwise(_larger, "maximum"),
         "relax.minimum": _pairwise(_smaller, "minimum"),
-        "relax.max": _reduction(_larger, tirx.min_value, "max"),
-        "relax.min": _reduction(_smaller, tirx.max_value, "min"),
+        "relax.max": _reduction(_larger, _lowest, "max"),
+        "relax.min": _reduction(_smaller, _highest, "min"),
         "relax.nn.max_pool1d": _max_pool,
         "relax.nn.max_pool2d": _max_pool,
         "relax.nn.max_pool3d": _max_pool,
