@@ -51,11 +51,20 @@ def by_hand(mask=lambda s: s):
     return lambda q, k, v, *m: mask(q @ k.transpose(-1, -2) / math.sqrt(8), *m).softmax(-1) @ v
 
 
+def guarded(q, k, v, m):
+    """PyTorch's guard as its core decomposition says it."""
+    scores = q @ k.mT + m
+    weights = scores.softmax(-1)
+    some = torch.logical_not(scores == -math.inf).any(-1, keepdim=True)
+    return torch.where(torch.logical_not(some), torch.full_like(weights, 0), weights) @ v
+
+
 FLOATS, BOOLS = torch.randn(9, 12), torch.rand(2, 1, 1, 12) > 0.5
 FORMS = {
     "sdpa": (F.scaled_dot_product_attention, (Q, K, V), [], False),
     "sdpa with a float mask": (F.scaled_dot_product_attention, (Q, K, V, FLOATS), ["add"], True),
     "sdpa with a bool mask": (F.scaled_dot_product_attention, (Q, K, V, BOOLS), ["where"], True),
+    "sdpa in core operators": (guarded, (Q, K, V, FLOATS), ["add"], True),
     "sdpa causal": (
         lambda *a: F.scaled_dot_product_attention(*a, is_causal=True), SELF, ["causal"], False
     ),

@@ -85,7 +85,7 @@ def all_dims(x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> torch.T
 
 
 def _logical(x: torch.Tensor, dim: Any, keepdim: bool, extreme: Any) -> torch.Tensor:
-    ones = (x != 0).to(torch.int32)
+    ones = (x if x.dtype == torch.bool else x != 0).to(torch.int32)
     if dim is None:
         dims = list(range(x.ndim))
     else:

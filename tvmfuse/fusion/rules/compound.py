@@ -21,14 +21,20 @@ from tvmfuse.verdict import YES, Verdict, no
 _FLOATS = ("float32", "float16", "bfloat16")
 _FAR_BELOW = -1e30  # a mask that adds this leaves no weight in float32
 
-# PyTorch's guard for rows without a visible key, as its decomposition says it.
+# PyTorch's guard for rows without a visible key: all scores are -inf. Its own core decomposition,
+# which programs saved in that form hold, says that not any score is not.
+_HIDDEN = Call("equal", Expr("scores"), Constant("lowest"))
+_NO_KEY = Either(
+    Call("greater", Call("min", Call("astype", _HIDDEN)), Constant("none")),
+    Call("logical_not", Call("greater", Call("max", Call("astype", Call(
+        "logical_not", _HIDDEN))), Constant("none"))),
+)  # fmt: skip
 _SAFE = Call(
     "where",
-    Call("logical_not", Call("astype", Call("max", Call("astype", Call("logical_not", Call(
-        "equal", Expr("scores"), Constant("lowest"))))))),
+    _NO_KEY,
     Either(Call(("full_like", "zeros_like"), bind="zero"), Constant("zero")),
     Call("nn.softmax", Expr("scores"), bind="softmax"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,8 @@ def _softmax(graph: Graph, weights: Any, walk: _Walk) -> tuple[_Walk, Node] | Mi
             if made is not None and made.op == "zeros_like"
             else _uniform_of(zero if made is None else made.value.args[1])
         )
+        if _uniform_of(guard.bound["none"]) != 0.0:
+            return Mismatch(2, "its guard does not count hidden keys", node.name)
         if _uniform_of(guard.bound["lowest"]) != -math.inf or fill != 0.0:
             return Mismatch(2, "it guards against another value than -inf", node.name)
         walk = dataclasses.replace(walk, members=(*walk.members, *guard.members), safe=True)
