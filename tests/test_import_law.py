@@ -25,10 +25,12 @@ ROWS = (
     ("build",),
     ("verify", "verification", "diagnose"),
     ("deploy", "report"),
-    ("__init__", "api", "arguments", "cli", "compat", "run"),
+    ("run", "arguments"),
+    ("fallback",),
+    ("__init__", "api", "cli", "compat"),
 )
 ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
-TORCH_IS_FOR = {"frontend", "verify", "verification", "precision"}
+TORCH_IS_FOR = {"frontend", "verify", "verification", "precision", "fallback"}
 TVM_IS_NOT_FOR = {
     "errors", "verdict", "signature", "config", "hardware", "workload", "runtime", "report",
     "__init__", "arguments", "cli",

@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 # Verb -> the module that has it. They are imported on first use, so that a machine without the
 # compiler can load artifacts, and so that importing this package costs nothing.
 _VERBS = {
-    "load": "tvmfuse.runtime",
+    "load": "tvmfuse.fallback",
     "compile": "tvmfuse.api",
     "tune": "tvmfuse.api",
     "verify_artifact": "tvmfuse.api",

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tvmfuse.config import DEFAULT_TUNE_BUDGET_S, CompileOptions
-from tvmfuse.errors import ArtifactError, OptionError
-from tvmfuse.frontend.import_model import import_model, import_module
+from tvmfuse.errors import ArtifactError, OptionError, UntraceableError
+from tvmfuse.fallback import load
+from tvmfuse.fallback.dynamo import BrokenModel, compile_broken
+from tvmfuse.fallback.run import compile_loaded, run_with_fallback
+from tvmfuse.frontend.import_model import import_model, loaded_module, workload_of
 from tvmfuse.report.progress import Progress
-from tvmfuse.run import Clock, Run, run, runnable_target
-from tvmfuse.runtime import LoadedModel, load
+from tvmfuse.run import Clock, Run, runnable_target
+from tvmfuse.run import run as run_whole
 from tvmfuse.runtime.write import copy_artifact
 from tvmfuse.verify import verify
 
@@ -25,14 +28,14 @@ class CompiledModel:
     Attributes
     ----------
     report : dict
-        What ``report.json`` would hold.
+        What ``report.json`` would hold; ``{"graphs": [...]}`` with one report a graph where no
+        single graph holds the module.
     """
 
     def __init__(
-        self, folder: tempfile.TemporaryDirectory[str], report: dict[str, Any], threads: int
+        self, folder: tempfile.TemporaryDirectory[str], report: dict[str, Any], model: Any
     ) -> None:
-        self._folder, self.report = folder, report
-        self._model: LoadedModel = load(Path(folder.name) / "artifact", threads)
+        self._folder, self.report, self._model = folder, report, model
 
     def __call__(self, *args: Any) -> Any:
         """Run on NumPy arrays or torch tensors; see :class:`tvmfuse.runtime.LoadedModel`."""
@@ -42,8 +45,27 @@ class CompiledModel:
         return repr(self._model)
 
     def save(self, directory: str | Path) -> Path:
-        """Write the artifact folder; raises ArtifactError where something else stands there."""
+        """Write the artifact folder.
+
+        Raises
+        ------
+        ArtifactError
+            Something else stands there, or the module is in several graphs with Python between.
+        """
+        if isinstance(self._model, BrokenModel):
+            raise ArtifactError(
+                f"the model is in {len(self._model.graphs)} graphs with Python between them, which "
+                "no file can hold; compile it where it is served, or replace the control flow "
+                "that depends on values"
+            )
         return copy_artifact(Path(self._folder.name) / "artifact", Path(directory))
+
+
+def run(options: CompileOptions, progress: Progress) -> dict[str, Any]:
+    """Compile the model that ``options`` names; see :func:`tvmfuse.run.run`."""
+    if options.fallback == "eager":
+        return run_with_fallback(options, progress)
+    return run_whole(options, progress)
 
 
 def compile(  # the product's own word for it, as in torch.compile
@@ -69,7 +91,7 @@ def compile(  # the product's own word for it, as in torch.compile
         Told how it goes; by default nobody is.
     options
         Fields of :class:`tvmfuse.config.CompileOptions`: ``target``, ``trials``,
-        ``time_budget_s``, ``dtype``, ``threads``, ``log_dir``, ``seed``.
+        ``time_budget_s``, ``dtype``, ``threads``, ``log_dir``, ``seed``, ``fallback``.
 
     Returns
     -------
@@ -95,10 +117,20 @@ def compile(  # the product's own word for it, as in torch.compile
     silent = progress or Progress(_nowhere())
     clock = Clock(silent)
     hardware = runnable_target(asked)
-    with clock("import"):
-        workload = import_module(module, tuple(example_inputs), name)
-    report = Run(workload, hardware, asked, silent, clock).go(output)
-    return CompiledModel(folder, report, hardware.cores)
+    loaded = loaded_module(module, tuple(example_inputs), name)
+    if asked.fallback == "eager":
+        arguments = (loaded, hardware, asked, silent, clock)
+        try:
+            report = compile_loaded(*arguments, output)
+        except UntraceableError as refusal:
+            silent.warn(f"{refusal}\n  compiling the graphs between breaks (--fallback eager)")
+            broken = compile_broken(*arguments, Path(folder.name))
+            return CompiledModel(folder, {"graphs": broken.graphs}, broken)
+    else:
+        with clock("import"):
+            workload = workload_of(loaded)
+        report = Run(workload, hardware, asked, silent, clock).go(output)
+    return CompiledModel(folder, report, load(output, hardware.cores))
 
 
 def tune(module: Any, example_inputs: tuple[Any, ...], **options: Any) -> CompiledModel:

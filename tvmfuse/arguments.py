@@ -57,6 +57,11 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "--measure": {"default": "auto", "help": "auto or local: on this machine"},
         "--retune": {"action": "store_true", "help": "measure again what the log holds"},
     },
+    "what cannot be compiled": {
+        "--fallback": {"default": "none",
+                       "help": "none (refuse the model, the default) or eager (PyTorch runs it "
+                               "between compiled parts; the artifact then needs PyTorch)"},
+    },
     "files": {
         "--log-dir": {"type": Path, "metavar": "DIR", "help": "folder of the tuning logs"},
         "--no-log": {"action": "store_true",

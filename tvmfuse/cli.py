@@ -69,6 +69,7 @@ def options_of(parsed: Namespace) -> CompileOptions:
         threads=parsed.threads,
         retune=parsed.retune,
         no_log=parsed.no_log,
+        fallback=parsed.fallback,
     )
 
 

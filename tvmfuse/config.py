@@ -19,6 +19,7 @@ from tvmfuse.errors import OptionError
 DEFAULT_TUNE_BUDGET_S = 600.0
 DTYPES = ("float32",)
 MEASURES = ("auto", "local")
+FALLBACKS = ("none", "eager")
 
 
 def environment_threads() -> int | None:
@@ -87,6 +88,9 @@ class CompileOptions:
         Build from the templates alone: neither the own nor the shipped log is read.
     retune
         Measure again even what the log already holds.
+    fallback
+        ``"none"``: a model with operators that cannot be compiled is refused. ``"eager"``: PyTorch
+        runs these, and the artifact needs PyTorch.
 
     Raises
     ------
@@ -109,6 +113,7 @@ class CompileOptions:
     threads: int | None = None
     retune: bool = False
     no_log: bool = False
+    fallback: str = "none"
 
     def __post_init__(self) -> None:
         if self.threads is None:
@@ -145,6 +150,11 @@ class CompileOptions:
             raise OptionError(
                 f"--measure {self.measure} is not in this release, which has {', '.join(MEASURES)}"
                 " (both measure on this machine)"
+            )
+
+        if self.fallback not in FALLBACKS:
+            raise OptionError(
+                f"--fallback {self.fallback} is unknown; choose from {', '.join(FALLBACKS)}"
             )
 
     def _check_numbers(self) -> None:

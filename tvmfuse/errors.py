@@ -53,6 +53,10 @@ class UnsupportedOperatorError(ImportModelError):
     """Operators without a converter, all of them, with where the user's code calls them."""
 
 
+class UntraceableError(ImportModelError):
+    """No single graph holds the model: its control flow or shapes depend on values."""
+
+
 class LogError(TvmfuseError):
     """A tuning log cannot be opened, locked, read or written."""
 

@@ -66,13 +66,7 @@ def run(options: CompileOptions, progress: Progress) -> dict[str, Any]:
     assert options.output is not None
     check_destination(options.output)
     clock = Clock(progress)
-    source: dict[str, Any] = {
-        "spec": options.model,
-        "batch": options.batch,
-        "shape": None if options.shape is None else _shape_text(options.shape),
-        "weights": options.weights,
-        "seed": options.seed,
-    }
+    source = source_of(options)
     with clock("import"):
         workload = import_model(**source)
         workload.provenance["import"] = source
@@ -91,6 +85,17 @@ def runnable_target(options: CompileOptions) -> Hardware:
             "older CPU (llvm:CPU) that both have"
         )
     return hardware
+
+
+def source_of(options: CompileOptions) -> dict[str, Any]:
+    """What names the model and its weights, as arguments of ``load_model``."""
+    return {
+        "spec": options.model,
+        "batch": options.batch,
+        "shape": None if options.shape is None else _shape_text(options.shape),
+        "weights": options.weights,
+        "seed": options.seed,
+    }
 
 
 def _shape_text(shapes: tuple[tuple[int, ...], ...]) -> str:
@@ -125,8 +130,10 @@ class Run:
         options: CompileOptions,
         progress: Progress,
         clock: Clock,
+        timed: bool = True,
     ) -> None:
         self.workload, self.hardware, self.options = workload, hardware, options
+        self.timed = timed
         self.progress, self.clock = progress, clock
         self.tuned: TuneResult | None = None
 
@@ -168,9 +175,8 @@ class Run:
             staged = Path(scratch) / "artifact"
             artifact, verified = self._verified(choices, staged)
             with self.clock("verify"):
-                timing = time_artifact(staged, self.hardware.cores)
-                eager = eager_ms(self.workload, self.hardware.cores)
-            report = self._report(artifact, choices, verified, timing, eager)
+                times = self._times(staged) if self.timed else {}
+            report = self._report(artifact, choices, verified) | times
             report["output"] = str(output)
             (staged / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
             install_artifact(staged, output)
@@ -298,13 +304,23 @@ class Run:
             "kernels_from_templates": len(origins) - origins.count("log"),
         }
 
+    def _times(self, staged: Path) -> dict[str, Any]:
+        """Latency and memory of the artifact in a process of its own, and eager's latency."""
+        timing = time_artifact(staged, self.hardware.cores)
+        return {
+            "latency_ms": {
+                **{k: timing[k] for k in ("median", "p10", "p90")},
+                "kind": "measured",
+            },
+            "baseline_ms": {"eager": eager_ms(self.workload, self.hardware.cores)},
+            "peak_memory_bytes": timing["peak_memory_bytes"],
+        }
+
     def _report(
         self,
         artifact: Artifact,
         choices: dict[str, Choice],
         verified: VerifyReport,
-        timing: dict[str, Any],
-        eager: float,
     ) -> dict[str, Any]:
         distinct = {id(c.kernel): c for c in choices.values()}.values()
         hit = sum(c.origin == "log" for c in distinct)
@@ -313,12 +329,6 @@ class Run:
             "target": self.hardware.name,
             "target_key": self.hardware.key,
             "dtype": self.options.dtype,
-            "latency_ms": {
-                **{k: timing[k] for k in ("median", "p10", "p90")},
-                "kind": "measured",
-            },
-            "baseline_ms": {"eager": eager},
-            "peak_memory_bytes": timing["peak_memory_bytes"],
             "kernels": {
                 "before": self.merges.operators,
                 "after": artifact.calls,

@@ -27,7 +27,7 @@ def import_model(
     errors of importing those of :func:`import_module`.
     """
     loaded = load_model(spec, batch=batch, shape=shape, weights=weights, seed=seed)
-    return _to_workload(loaded)
+    return workload_of(loaded)
 
 
 def import_module(
@@ -52,16 +52,24 @@ def import_module(
     UnsupportedOperatorError
         It uses operators without a faithful converter.
     """
+    return workload_of(loaded_module(module, example_inputs, name))
+
+
+def loaded_module(
+    module: torch.nn.Module, example_inputs: Any, name: str | None = None
+) -> LoadedReference:
+    """A module that the caller holds as a loaded model; arguments as :func:`import_module`."""
     if not isinstance(module, torch.nn.Module):
         raise ImportModelError(f"expected a torch.nn.Module, got a {type(module).__name__}")
     if not isinstance(example_inputs, (tuple, list)):
         example_inputs = (example_inputs,)
     name = name or type(module).__name__.lower()
     provenance = {"model": name, "weights": "as given", "torch": torch.__version__}
-    return _to_workload(LoadedReference(module, tuple(example_inputs), name, provenance))
+    return LoadedReference(module, tuple(example_inputs), name, provenance)
 
 
-def _to_workload(loaded: LoadedReference) -> Workload:
+def workload_of(loaded: LoadedReference) -> Workload:
+    """Import a loaded model; errors as for :func:`import_module`."""
     program = loaded.program or export_program(loaded.module, loaded.example_inputs)
     found = converted(program)
     signature = signature_of(program, forward_parameters(loaded.module))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from tvmfuse.frontend.rewriting import operator_name
 
@@ -57,6 +58,14 @@ def _data_dependent(node: fx.Node) -> str:
     return ""
 
 
+def _complex(node: fx.Node) -> str:
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    leaves = pytree.tree_leaves(values)
+    if any(isinstance(v, torch.Tensor) and v.is_complex() for v in leaves):
+        return "computes with complex numbers, which TVM does not know"
+    return ""
+
+
 def _not_float32(node: fx.Node) -> str:
     dtype = node.meta["val"].dtype
     if dtype in (torch.float32, torch.float16, torch.bfloat16):  # the halves compute in float32
@@ -84,7 +93,7 @@ def _mask_put(node: fx.Node) -> str:
     return ""
 
 
-_ALWAYS: tuple[Check, ...] = (_random, _data_dependent)
+_ALWAYS: tuple[Check, ...] = (_random, _data_dependent, _complex)
 
 _TRANSPOSED = ("convolution", "conv_transpose1d", "conv_transpose2d")
 

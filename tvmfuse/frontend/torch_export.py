@@ -13,7 +13,7 @@ from torch import fx
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from tvmfuse.errors import ImportModelError, UnsupportedOperatorError
+from tvmfuse.errors import ImportModelError, UnsupportedOperatorError, UntraceableError
 from tvmfuse.frontend.constants import ConstantFolder
 from tvmfuse.frontend.converters import converters
 from tvmfuse.frontend.converters.products import OTHER_TYPES
@@ -74,9 +74,10 @@ def _export_error(
             f"the model fails on its example inputs: {type(own).__name__}: {_brief(own)}"
             f"{user_frame(own)}"
         )
-    return ImportModelError(
+    return UntraceableError(
         f"torch.export cannot trace the model{user_frame(error)}: {type(error).__name__}: "
-        f"{_brief(error)}. Control flow and shapes must not depend on the values of tensors"
+        f"{_brief(error)}. Control flow and shapes must not depend on the values of tensors; "
+        "tvmfuse.compile(module, inputs, fallback='eager') compiles the graphs between"
     )
 
 
@@ -135,7 +136,7 @@ def converted(program: Any) -> Converted:
     from tvm import relax
 
     _refuse_dynamic_inputs(program)
-    program = _functional(program)
+    program = functional(program)
     _refuse_mutation(program)
     _refuse_unsupported(program)
     normalize(program)
@@ -183,7 +184,7 @@ def _translate(program: Any) -> tuple[Any, dict[str, str]]:
             custom_convert_map=None,
         )
     except Exception as error:
-        place = f"{current[0].target} at {_where(current[0])}" if current else "the program"
+        place = f"{current[0].target} at {node_place(current[0])}" if current else "the program"
         raise ImportModelError(
             f"TVM {tvm.__version__} cannot convert {place}: {type(error).__name__}: {_brief(error)}"
         ) from error
@@ -220,7 +221,8 @@ def _refuse_dynamic_inputs(program: Any) -> None:
             )
 
 
-def _functional(program: Any) -> Any:
+def functional(program: Any) -> Any:
+    """The program in simple operators without side effects; raises ImportModelError."""
     values = (node.meta.get("val") for node in program.graph.nodes)
     doubles = any(isinstance(v, torch.Tensor) and v.dtype == torch.float64 for v in values)
     kept = _KEPT - _NOT_OF_DOUBLES if doubles else _KEPT
@@ -250,17 +252,9 @@ def _refuse_mutation(program: Any) -> None:
 
 
 def _refuse_unsupported(program: Any) -> None:
-    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
-
-    known = _convert_map(ExportedProgramImporter())
     reasons: dict[str, list[str]] = {}
-    for node in program.graph.nodes:
-        if node.op == "call_function":
-            target = getattr(node.target, "__name__", str(node.target))
-            missing = "has no converter" if target not in known else ""
-            reason = missing or reason_to_refuse(node)
-            if reason:
-                reasons.setdefault(f"{node.target} {reason}", []).append(_where(node))
+    for node, reason in refusals(program).items():
+        reasons.setdefault(f"{node.target} {reason}", []).append(node_place(node))
     if not reasons:
         return
     lines = [f"  {what}\n    {_places(places)}" for what, places in reasons.items()]
@@ -269,7 +263,23 @@ def _refuse_unsupported(program: Any) -> None:
     )
 
 
-def _where(node: fx.Node) -> str:
+def refusals(program: Any) -> dict[fx.Node, str]:
+    """Nodes of a functional program that cannot be imported, each with the reason."""
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    known = _convert_map(ExportedProgramImporter())
+    found = {}
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            target = getattr(node.target, "__name__", str(node.target))
+            reason = "has no converter" if target not in known else reason_to_refuse(node)
+            if reason:
+                found[node] = reason
+    return found
+
+
+def node_place(node: fx.Node) -> str:
+    """Where the user's code calls a node."""
     return node_location(node.meta.get("stack_trace"))
 
 

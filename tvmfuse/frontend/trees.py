@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from tvmfuse.errors import ImportModelError
 from tvmfuse.signature import Signature, TensorSpec
 
+UNKNOWN = -1  # an extent that depends on values
 _PLAIN = (type(None), bool, int, float, str)
 
 
@@ -72,7 +73,8 @@ def _specs(
             )
         name = names[position] if names is not None else f"output_{len(specs)}"
         dtype = str(value.dtype).removeprefix("torch.")
-        specs.append(TensorSpec(name, tuple(value.shape), dtype))
+        shape = tuple(e if isinstance(e, int) else UNKNOWN for e in value.shape)
+        specs.append(TensorSpec(name, shape, dtype))
     return tuple(specs)
 
 

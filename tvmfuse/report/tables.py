@@ -61,6 +61,13 @@ def format_report(report: Mapping[str, Any]) -> str:
         _line("verified", _verified(report.get("verify"))),
         _line("seconds", _pairs(report.get("wall_s"), "{:.1f}")),
     ]
+    parts = report.get("parts") or []
+    if parts:
+        lines += [
+            f"parts ({len(parts)}; PyTorch takes {report['eager_ms']:.3g} ms of a run):",
+            format_table(parts, ("part", "runs_in", "operators", "kernels", "ms")),
+            *(f"  part {part['part']}: {why}" for part in parts for why in part["why"]),
+        ]
     refused = report.get("refused") or []
     if refused:
         lines += [f"refused fusions ({len(refused)}):", format_table(refused, ("rule", "reason"))]

@@ -13,6 +13,7 @@ from tvmfuse.signature import Signature
 
 SCHEMA = 1
 KIND = "tvmfuse-artifact"
+SEGMENTED = "tvmfuse-segmented-artifact"  # its manifest is read by tvmfuse.fallback
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
 WEIGHTS = "weights.safetensors"
@@ -130,6 +131,8 @@ def read_manifest(directory: Path) -> Manifest:
         raise ArtifactError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise ArtifactError(f"{path} is damaged ({error}); {REMEDY}") from error
+    if isinstance(data, dict) and data.get("kind") == SEGMENTED:
+        raise ArtifactError(f"{directory} is an artifact in parts; open it with tvmfuse.load")
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise ArtifactError(f"{path} is not the manifest of a tvmfuse artifact")
     if data.get("schema") != SCHEMA:
@@ -144,6 +147,15 @@ def read_manifest(directory: Path) -> Manifest:
         raise ArtifactError(
             f"{path} is damaged: {type(error).__name__} {error}; {REMEDY}"
         ) from error
+
+
+def is_segmented(directory: Path) -> bool:
+    """Whether ``directory`` holds an artifact in parts; False for whatever else is there."""
+    try:
+        data = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and data.get("kind") == SEGMENTED
 
 
 def check_size(directory: Path, name: str, seal: FileSeal) -> Path:

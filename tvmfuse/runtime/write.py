@@ -20,6 +20,7 @@ from tvmfuse.runtime.manifest import (
     WEIGHTS,
     FileSeal,
     Manifest,
+    is_segmented,
     read_manifest,
     sha256_of,
 )
@@ -131,7 +132,8 @@ def _refuse_foreign(final: Path) -> None:
     """Never overwrite what is not ours; an empty folder is nobody's."""
     if not final.exists() and not final.is_symlink():
         return
-    if final.is_dir() and not final.is_symlink() and not any(final.iterdir()):
+    real = final.is_dir() and not final.is_symlink()
+    if real and (not any(final.iterdir()) or is_segmented(final)):
         return
     try:
         if final.is_symlink() or not final.is_dir():
