@@ -68,3 +68,13 @@ def test_products_keep_their_type(assert_matches_eager, dtype):
 
     x, y = torch.arange(24).reshape(4, 6).to(dtype), torch.arange(18).reshape(6, 3).to(dtype)
     assert_matches_eager(Product(), x, y)
+
+
+def test_assertions_among_the_operators(assert_matches_eager):
+    """``mean(dtype=...)`` of a half exports with an assertion that has no value."""
+
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.mean(-1, dtype=torch.float32), x.sum(dtype=torch.float64)
+
+    assert_matches_eager(Mean(), torch.randn(4, 6).half())

@@ -76,6 +76,11 @@ def _promote(program: Any, node: fx.Node) -> None:
         compute = torch.promote_types(compute, node.meta["val"].dtype)
     if compute == torch.bool and name in _LOGICAL:
         node.target = _LOGICAL[name]
+        node.args = tuple(
+            a if isinstance(a, fx.Node)
+            else call_before(node, _ATEN.full.default, [], bool(a), dtype=torch.bool)
+            for a in operands
+        )  # fmt: skip
         return
     if compute == torch.bool:
         compute = torch.int32  # TVM compares and divides numbers only

@@ -42,6 +42,8 @@ def _narrow(value: Any) -> bool:
 
 def _touches(node: fx.Node) -> bool:
     values = node.meta.get("val")
+    if values is None:  # an assertion: it computes nothing
+        return False
     own = values if isinstance(values, (tuple, list)) else (values,)
     return any(_narrow(v) for v in (*own, *(n.meta.get("val") for n in node.all_input_nodes)))
 

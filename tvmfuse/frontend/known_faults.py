@@ -86,6 +86,13 @@ def _equal_integers(node: fx.Node) -> str:
     return "of equal integers names places that PyTorch leaves open" if used else ""
 
 
+def _unstable_sort_of_booleans(node: fx.Node) -> str:
+    if node.args[0].meta["val"].dtype != torch.bool or _argument(node, "stable"):  # type: ignore[union-attr]
+        return ""
+    used = [u for u in node.users if operator_name(u) == "getitem" and u.args[1] and u.users]
+    return "of equal booleans names places that PyTorch leaves open; use stable=True" if used else ""
+
+
 def _mask_put(node: fx.Node) -> str:
     indices = [index for index in node.args[1] if index is not None]  # type: ignore[union-attr]
     if any(index.meta["val"].dtype == torch.bool for index in indices):
@@ -101,6 +108,7 @@ _FAULTS: dict[str, tuple[Check, ...]] = {
     **dict.fromkeys(_TRANSPOSED, (_not_float32,)),
     "index_put": (_mask_put,),
     "topk": (_equal_integers,),
+    "sort": (_unstable_sort_of_booleans,),
     "_native_batch_norm_legit_no_training": (_statistics_used,),
     "native_batch_norm": (_statistics_used,),
 }

@@ -30,3 +30,13 @@ def test_antialias_by_factor(same, factor):
 @pytest.mark.parametrize("size", [(7, 13), (20, 31), (3, 3)])
 def test_nearest_to_odd_sizes(same, size):
     same("upsample_nearest2d.default", lambda t: F.interpolate(t, size), X)
+
+
+def test_nan_outside_of_the_window_stays_there(same):
+    x = torch.randn(1, 1, 32, 32)
+    x[0, 0, 16, 16] = float("nan")
+    same(
+        "_upsample_bilinear2d_aa.default",
+        lambda t: F.interpolate(t, (20, 12), mode="bilinear", antialias=True),
+        x,
+    )

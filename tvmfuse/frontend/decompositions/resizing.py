@@ -53,7 +53,8 @@ def _antialiased(
     weights = torch.where(places < high, weights, 0.0)
     total = weights.sum(1, keepdim=True)
     weights = weights / torch.where(total == 0, 1.0, total)
-    return places.clamp(max=size - 1).to(torch.int64), weights
+    # Taps without weight stay in the window: a NaN outside of it times zero would be NaN.
+    return torch.minimum(places, high - 1).to(torch.int64), weights
 
 
 def _along(x: torch.Tensor, axis: int, places: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

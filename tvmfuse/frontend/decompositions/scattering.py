@@ -137,7 +137,13 @@ def masked_put(
     """Write one value (or one for each trailing place) wherever a mask is set: a choice.
 
     As many values as the mask has ones would depend on the data; the importer refuses that.
+    Booleans are summed as integers.
     """
+    if accumulate and x.dtype == torch.bool:
+        summed = torch.ops.aten.index_put.default(
+            x.to(torch.int32), indices, values.to(torch.int32), True
+        )
+        return summed != 0
     masks = [i for i, index in enumerate(indices) if index is not None]
     mask = indices[masks[0]] if len(masks) == 1 else None
     if mask is None or mask.dtype not in (torch.bool, torch.uint8):
