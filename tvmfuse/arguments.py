@@ -32,7 +32,8 @@ def parse_shape(text: str) -> tuple[int, ...]:
 _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "model": {
         "--model": {"required": True, "metavar": "NAME|MODULE:CALLABLE|FILE",
-                    "help": "a torchvision name, package.module:callable, or FILE.pt2"},
+                    "help": "a name (torchvision's, yolov5s, dlrm), hf:NAME, timm:NAME, "
+                            "package.module:callable, or FILE.pt2"},
         "--batch": {"type": int, "metavar": "N", "help": "first extent of every input"},
         "--shape": {"type": parse_shape, "action": "append", "metavar": "N,C,H,W",
                     "help": "shape of an input; repeat for several inputs"},

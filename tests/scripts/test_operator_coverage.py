@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import coverage_child
 import operator_coverage

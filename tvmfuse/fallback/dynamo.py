@@ -17,7 +17,7 @@ from tvmfuse.config import CompileOptions
 from tvmfuse.errors import ImportModelError, VerificationError
 from tvmfuse.fallback import load
 from tvmfuse.fallback.run import compile_loaded
-from tvmfuse.frontend.models import LoadedReference
+from tvmfuse.frontend.loaded import LoadedReference
 from tvmfuse.hardware import Hardware
 from tvmfuse.report.progress import Progress
 from tvmfuse.run import Clock

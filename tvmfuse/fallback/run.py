@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-import tvmfuse
+from tvmfuse import __version__
 from tvmfuse.config import CompileOptions
 from tvmfuse.errors import ArtifactError, ImportModelError, VerificationError
 from tvmfuse.fallback.manifest import Part, SegmentedManifest, read_segmented
 from tvmfuse.fallback.model import SegmentedModel
 from tvmfuse.frontend.import_model import import_module, workload_of
-from tvmfuse.frontend.models import LoadedReference, load_model
+from tvmfuse.frontend.loaded import LoadedReference
+from tvmfuse.frontend.models import load_model
 from tvmfuse.frontend.segments import Segment, Split, split
 from tvmfuse.frontend.torch_export import export_program
 from tvmfuse.frontend.trees import forward_parameters
@@ -123,7 +124,7 @@ class _Parts:
             values.update(zip(segment.outputs, results, strict=True))
         manifest = SegmentedManifest(
             self.split.signature, tuple(parts), self.split.inputs, self.split.outputs,
-            {"torch": torch.__version__, "tvmfuse": tvmfuse.__version__},
+            {"torch": torch.__version__, "tvmfuse": __version__},
             self.loaded.provenance,
         )  # fmt: skip
         text = json.dumps(manifest.to_json(), indent=1, ensure_ascii=False) + "\n"

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from tvmfuse.errors import ImportModelError
-from tvmfuse.frontend.models import LoadedReference, Shape, load_model
+from tvmfuse.frontend.loaded import LoadedReference, Shape
+from tvmfuse.frontend.models import load_model
 from tvmfuse.frontend.torch_export import converted, export_program
 from tvmfuse.frontend.trees import forward_parameters, signature_of
 from tvmfuse.workload import Workload

@@ -1,61 +1,20 @@
-"""Models by name: torchvision's classifiers, ``package.module:callable``, ``file.pt2``."""
+"""Models by name: those of the zoo, ``package.module:callable``, ``file.pt2``."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-import warnings
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
 from tvmfuse.errors import ImportModelError, OptionError, UnknownNameError
-from tvmfuse.frontend import shapes
+from tvmfuse.frontend import shapes, zoo
 from tvmfuse.frontend import weights as weights_io
+from tvmfuse.frontend.loaded import LoadedReference, Shape, provenance, weights_file
 from tvmfuse.frontend.locate import user_frame
-
-_IMAGE_SIDE = 224
-_CALIBRATION_BATCH = 2
-_IMAGE_SIDES = {"inception_v3": 299}
-_FORMS = "Also accepted: package.module:callable and file.pt2."
-
-Shape = str | Sequence[int] | None
-
-
-class LoadedReference(NamedTuple):
-    """A model to import: the module, its inputs, and where they come from.
-
-    Parameters
-    ----------
-    module
-        In evaluation mode.
-    example_inputs
-        Positional arguments.
-    name
-        Short name for folders and reports.
-    provenance
-        Plain data: ``model``, ``weights``, ``torch`` and so on.
-    program
-        The ``torch.export.ExportedProgram`` when the model was loaded from one.
-    """
-
-    module: nn.Module
-    example_inputs: tuple[Any, ...]
-    name: str
-    provenance: dict[str, Any]
-    program: Any = None
-
-
-def torchvision_names() -> list[str]:
-    """Names of torchvision's classifiers; empty where torchvision is not installed."""
-    try:
-        import torchvision
-    except ImportError:
-        return []
-    return torchvision.models.list_models(module=torchvision.models)
 
 
 def load_model(
@@ -71,14 +30,15 @@ def load_model(
     Parameters
     ----------
     spec
-        A torchvision classifier, ``package.module:callable`` or ``file.pt2``.
+        A name of the zoo (:mod:`tvmfuse.frontend.zoo`), ``package.module:callable`` or
+        ``file.pt2``.
     batch
         Replaces the first extent of every input.
     shape
         Input shapes, e.g. ``"1,3,224,224"`` or ``"1,128:int64;1,128:int64"``.
     weights
-        ``"random"``, ``"pretrained"`` (torchvision), a state-dict file, or None: random for
-        torchvision, as the callable or the file has them otherwise.
+        ``"random"``, ``"pretrained"`` (names of the zoo), a state-dict file, or None: random
+        for names of the zoo, as the callable or the file has them otherwise.
     seed
         Of random weights and of drawn inputs.
 
@@ -95,45 +55,12 @@ def load_model(
         raise OptionError(f"--batch must be positive, got {batch}")
     if spec.endswith(".pt2"):
         return _from_program(Path(spec), batch, shape, weights)
+    named = zoo.find(spec)
+    if named is not None:
+        return named(batch=batch, shape=shape, weights=weights, seed=seed)
     if ":" in spec:
         return _from_callable(spec, batch, shape, weights, seed)
-    names = torchvision_names()
-    if spec not in names:
-        hint = _FORMS if names else _FORMS + " (torchvision is not installed: tvmfuse[zoo].)"
-        raise UnknownNameError("model", spec, names, hint)
-    return _from_torchvision(spec, batch, shape, weights, seed)
-
-
-def _from_torchvision(
-    name: str, batch: int | None, shape: Shape, weights: str | None, seed: int
-) -> LoadedReference:
-    import torchvision
-
-    source = weights or "random"
-    enum = "DEFAULT" if source == "pretrained" else None
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # torchvision warns that the initialiser of two models may change: seeds cover us.
-        warnings.simplefilter("ignore", FutureWarning)
-        torch.manual_seed(seed)
-        try:
-            module = torchvision.models.get_model(name, weights=enum)
-        except (OSError, RuntimeError) as error:
-            raise ImportModelError(
-                f"cannot get the pretrained weights of {name!r}: {error}. Give a downloaded file "
-                "with --weights PATH, or use --weights random"
-            ) from error
-    side = _IMAGE_SIDES.get(name, _IMAGE_SIDE)
-    extents = shapes.parse_shapes(shape or (1, 3, side, side))
-    if source == "random":
-        weights_io.randomize(module, seed)
-        weights_io.calibrate(
-            module.eval(), shapes.make_inputs(extents, _CALIBRATION_BATCH, seed), seed
-        )
-    elif source != "pretrained":
-        weights_io.load_state_dict(module, _weights_file(source))
-    inputs = shapes.make_inputs(extents, batch, seed)
-    said = {"torchvision": torchvision.__version__}
-    return LoadedReference(module.eval(), inputs, name, _provenance(name, source, seed, **said))
+    raise UnknownNameError("model", spec, zoo.names(), zoo.FORMS)
 
 
 def _from_callable(
@@ -157,13 +84,13 @@ def _from_callable(
     if weights == "random":
         weights_io.reset_random(module, seed)
     elif weights == "pretrained":
-        raise OptionError("--weights pretrained is for torchvision names; give a file instead")
+        raise OptionError("--weights pretrained is for names of the zoo; give a file instead")
     elif weights is not None:
-        weights_io.load_state_dict(module, _weights_file(weights))
+        weights_io.load_state_dict(module, weights_file(weights))
     source = weights or "as the callable made them"
     examples = _example_inputs(spec, inputs, batch, shape, seed)
     name = spec.rpartition(":")[2].replace(".", "_")
-    return LoadedReference(module.eval(), examples, name, _provenance(spec, source, seed))
+    return LoadedReference(module.eval(), examples, name, provenance(spec, source, seed))
 
 
 def _find_callable(spec: str) -> Any:
@@ -225,20 +152,5 @@ def _from_program(
             "torch.export.export(module, args=(…))"
         )
     examples = tuple(program.example_inputs[0])
-    provenance = _provenance(path.name, "from the file", None)
-    return LoadedReference(program.module(), examples, path.stem, provenance, program)
-
-
-def _weights_file(text: str) -> Path:
-    path = Path(text)
-    if not path.is_file():
-        raise ImportModelError(
-            f"--weights {text!r} is no file; give a state dict saved by torch.save, 'random' or "
-            "'pretrained'"
-        )
-    return path
-
-
-def _provenance(model: str, source: str, seed: int | None, **versions: str) -> dict[str, Any]:
-    said = f"random, seed {seed}" if source == "random" else source
-    return {"model": model, "weights": said, "torch": torch.__version__, **versions}
+    said = provenance(path.name, "from the file", None)
+    return LoadedReference(program.module(), examples, path.stem, said, program)

@@ -52,7 +52,13 @@ def signature_of(program: Any, parameters: tuple[str, ...]) -> Signature:
 
 
 def forward_parameters(module: torch.nn.Module) -> tuple[str, ...]:
-    """Return the positional parameter names of ``module.forward``."""
+    """Return the positional parameter names of ``module.forward``.
+
+    A wrapper that takes any arguments says their names in ``parameter_names``.
+    """
+    named = getattr(module, "parameter_names", None)
+    if named is not None:
+        return tuple(named)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     found = inspect.signature(module.forward).parameters.values()
     return tuple(p.name for p in found if p.kind in kinds)

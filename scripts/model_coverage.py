@@ -1,0 +1,205 @@
+"""What becomes of models by name: right, refused, wrong or crashed.
+
+    python scripts/model_coverage.py --sets transformers,timm --json results.json
+    python scripts/model_coverage.py --json results.json --markdown docs/models.md
+    python scripts/model_coverage.py --only 'swin|vit'
+
+Each model goes through import, fusion, build (templates only, no tuning log) and the three levels
+of verification, with random weights and the input size of its name, in a process of its own.
+*Right* means that all of it passed; *refused* that the import said no, with the operator's name.
+With ``--json`` results are kept as they come, and models that the file already has are not run
+again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ORDER = ("right", "refused", "wrong", "crashed", "too long")
+
+TRANSFORMERS = (
+    "bert-base-uncased", "distilbert-base-uncased", "roberta-base", "gpt2", "t5-small-encoder",
+    "t5-small-decoder", "vit-base-patch16-224", "swin-tiny-patch4-window7-224",
+    "whisper-tiny-encoder", "clip-vit-base-patch32", "smollm2-135m",
+)  # fmt: skip
+
+# A small member of each family: families share their code over all sizes.
+TIMM = (
+    "resnet18", "legacy_seresnet18", "res2net50_14w_8s", "hrnet_w18_small", "densenet121",
+    "dla46_c", "dpn48b", "vgg11_bn", "inception_v3", "xception41", "regnetx_002", "regnety_002",
+    "mobilenetv2_050", "mobilenetv3_small_050", "efficientnet_lite0", "tf_efficientnetv2_b0",
+    "ghostnet_050", "mnasnet_small", "lcnet_050", "tinynet_e", "rexnet_100", "repvgg_a0",
+    "convnext_atto", "convmixer_768_32", "mixer_s32_224", "resmlp_12_224", "gmlp_ti16_224",
+    "vit_tiny_patch16_224", "deit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "pvt_v2_b0",
+    "poolformer_s12", "mobilevit_xxs", "efficientformer_l1", "levit_128s", "fastvit_t8",
+    "edgenext_xx_small", "coat_lite_tiny", "crossvit_tiny_240", "cait_xxs24_224",
+    "xcit_nano_12_p16_224", "twins_svt_small", "cspresnet50",
+)  # fmt: skip
+
+OWN = ("yolov5n", "yolov5s", "dlrm")
+
+
+def main() -> None:
+    """Sweep, print, and write what was asked for."""
+    options = _parser().parse_args()
+    wanted = re.compile(options.only)
+    asked = [
+        (group, name)
+        for group in options.sets.split(",")
+        for name in models_of(group)
+        if wanted.search(name)
+    ]
+    if not asked:
+        sys.exit(f"no model of {options.sets} matches --only {options.only!r}")
+    known = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    done = {r["model"]: r for r in known}
+    for number, (group, name) in enumerate(asked, 1):
+        if name in done:
+            continue
+        result = {"set": group, "model": name, **attempt(name, options.timeout)}
+        done[name] = result
+        print(f"{number}/{len(asked)} {result['outcome']:8} {name} {result['seconds']:.0f} s "
+              f"{result.get('message', '')[:200]}", flush=True)  # fmt: skip
+        if options.json:
+            options.json.write_text(json.dumps(list(done.values()), indent=1) + "\n")
+    results = [done[name] for _, name in asked]
+    print(summary(results))
+    if options.markdown:
+        options.markdown.write_text(page(list(done.values())), encoding="utf-8")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sets", default="transformers,timm,own,classification,segmentation,video",
+                        help="of these, with commas between")  # fmt: skip
+    parser.add_argument("--only", default="", help="regular expression on the names")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds a model may take")
+    parser.add_argument("--json", type=Path, help="results, to go on from")
+    parser.add_argument("--markdown", type=Path)
+    return parser
+
+
+def models_of(group: str) -> tuple[str, ...]:
+    """Names of a set, as ``--model`` takes them."""
+    if group == "transformers":
+        return tuple(f"hf:{name}" for name in TRANSFORMERS)
+    if group == "timm":
+        return tuple(f"timm:{name}" for name in TIMM)
+    if group == "own":
+        return OWN
+    import torchvision
+
+    kinds = {
+        "classification": torchvision.models,
+        "segmentation": torchvision.models.segmentation,
+        "video": torchvision.models.video,
+        "detection": torchvision.models.detection,
+        "optical_flow": torchvision.models.optical_flow,
+    }
+    if group not in kinds:
+        sys.exit(f"unknown set {group!r}; choose from transformers, timm, own, {', '.join(kinds)}")
+    return tuple(torchvision.models.list_models(module=kinds[group]))
+
+
+def attempt(name: str, timeout_s: float) -> dict[str, Any]:
+    """One model in a process of its own."""
+    begin = time.perf_counter()
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", _CHILD, name], capture_output=True, text=True,
+            timeout=timeout_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"outcome": "too long", "seconds": timeout_s}
+    seconds = round(time.perf_counter() - begin, 1)
+    lines = child.stdout.strip().splitlines()
+    if child.returncode or not lines:
+        last = (child.stderr.strip().splitlines() or ["no message"])[-1]
+        message = f"the process ended with {child.returncode}: {last}"
+        return {"outcome": "crashed", "message": message, "seconds": seconds}
+    return {**json.loads(lines[-1]), "seconds": seconds}
+
+
+_CHILD = """
+import io, json, sys, tempfile, warnings
+from pathlib import Path
+
+warnings.simplefilter("ignore")
+from tvmfuse import api
+from tvmfuse.config import CompileOptions
+from tvmfuse.errors import ImportModelError, VerificationError
+from tvmfuse.report.progress import Progress
+
+with tempfile.TemporaryDirectory() as folder:
+    options = CompileOptions(sys.argv[1], trials=0, no_log=True, output=Path(folder) / "artifact")
+    try:
+        report = api.run(options, Progress(io.StringIO()))
+        answer = {"outcome": "right", "kernels": report["kernels"],
+                  "ms": report["latency_ms"]["median"], "eager_ms": report["baseline_ms"]["eager"]}
+    except ImportModelError as error:
+        answer = {"outcome": "refused", "message": str(error)}
+    except VerificationError as error:
+        answer = {"outcome": "wrong", "message": str(error)}
+    except Exception as error:
+        answer = {"outcome": "crashed", "message": f"{type(error).__name__}: {error}"}
+print(json.dumps(answer))
+"""
+
+
+def summary(results: list[dict[str, Any]]) -> str:
+    """Counts by outcome, in one line."""
+    counts = Counter(r["outcome"] for r in results)
+    parts = [f"{counts[w]} {w}" for w in ORDER if counts[w]]
+    return f"{len(results)} models: {', '.join(parts)} ({counts['right'] / len(results):.1%} right)"
+
+
+def page(results: list[dict[str, Any]]) -> str:
+    """The results as a page of documentation."""
+    packages = ("torch", "torchvision", "timm", "transformers", "apache-tvm", "tvmfuse")
+    versions = ", ".join(f"{p} {_version(p)}" for p in packages)
+    lines = [
+        "# Models", "",
+        "Generated by `python scripts/model_coverage.py --json results.json "
+        f"--markdown docs/models.md`, {datetime.now(timezone.utc):%Y-%m-%d}, {versions}.", "",
+        "Random weights, float32, batch 1, the input size of the name; `--trials 0 --no-log`. "
+        "*Right*: imported, built, and verified at three levels against eager PyTorch. Kernels: "
+        "calls in one inference, of how many operators. Seconds: the whole command on two cores "
+        "that other work shared, so they are upper bounds.", "",
+    ]  # fmt: skip
+    for group in dict.fromkeys(r["set"] for r in results):
+        rows = [r for r in results if r["set"] == group]
+        lines += [
+            f"## {group}", "", f"{summary(rows)}.", "",
+            "| model | result | kernels | of operators | seconds | message |",
+            "|---|---|---:|---:|---:|---|",
+        ]  # fmt: skip
+        for r in rows:
+            kernels = r.get("kernels", {})
+            message = " ".join(r.get("message", "").split())[:200].replace("|", "\\|")
+            lines.append(
+                f"| {r['model']} | {r['outcome']} | {kernels.get('after', '')} | "
+                f"{kernels.get('before', '')} | {r['seconds']:.0f} | {message} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    main()
