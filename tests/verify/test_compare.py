@@ -12,7 +12,26 @@ def compared(got, eager, ideal, **options):
 def test_eagers_own_error_excuses_and_is_told():
     ideal, eager = torch.ones(3), torch.full((3,), 1.01)
     found = compared(torch.full((3,), 0.985), eager, ideal)
-    assert found.passed and "within twice the error of eager" in found.note
+    assert found.passed and "eager itself is off by" in found.note
+
+
+def test_where_eager_is_off_the_mean_square_decides():
+    """Many errors like eager's with one larger by chance pass; as many larger ones do not."""
+    ideal = torch.ones(1000, dtype=torch.float64)
+    noise = torch.linspace(-1e-3, 1e-3, 1000)
+    eager, got = (ideal + noise).float(), (ideal - noise).float()
+    got[3] += 5e-3
+    assert compare([got], [eager], [ideal]).passed
+    got[3] += 6e-3  # more than ten times eager's largest
+    assert not compare([got], [eager], [ideal]).passed
+    assert not compare([(ideal + 3 * noise).float()], [eager], [ideal]).passed
+
+
+def test_where_eager_is_right_one_error_is_enough():
+    ideal = torch.ones(1000, dtype=torch.float64)
+    got = ideal.float()
+    got[3] += 1e-3
+    assert not compare([got], [ideal.float()], [ideal]).passed
 
 
 def test_eagers_own_error_excuses_no_more_than_twice_itself():
