@@ -63,16 +63,20 @@ def main() -> None:
     ]
     if not asked:
         sys.exit(f"no operator of {options.dtypes} matches --only {options.only!r}")
-    results = []
-    for number, result in enumerate(sweep(asked, options.timeout), 1):
-        results.append(result)
+    known = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    done = {(r["operator"], r["dtype"]): r for r in known}
+    left = [a for a in asked if (a["operator"], a["dtype"]) not in done]
+    for number, result in enumerate(sweep(left, options.timeout), 1):
+        done[result["operator"], result["dtype"]] = result
         word = verdict(result)
         if options.verbose or word in ("wrong", "crashed"):
-            print(f"{number}/{len(asked)} {word:8} {result['operator']} {result['dtype']}: "
+            print(f"{number}/{len(left)} {word:8} {result['operator']} {result['dtype']}: "
                   f"{result['messages'].get(word, '')}", flush=True)  # fmt: skip
+        if options.json:
+            text = json.dumps(list(done.values()), indent=1) + "\n"
+            options.json.write_text(text, encoding="utf-8")
+    results = [done[a["operator"], a["dtype"]] for a in asked]
     print(summary(results))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if options.markdown:
         options.markdown.write_text(page(results, options), encoding="utf-8")
 
@@ -83,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtypes", default="float32,int64,bool")
     parser.add_argument("--samples", type=int, default=6, help="of each operator and type, at most")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds an operator may take")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="results, to go on from")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--verbose", action="store_true", help="print every operator")
     return parser

@@ -72,9 +72,14 @@ class Artifact:
             provenance=provenance,
             kernels=self.kernels,
             layers=self.layers,
+            states=tuple(state.name for state in self.workload.states),
         )
         runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime.so"
         names = {f"w{i:04d}": array for i, array in enumerate(self.weights)}
+        states = {
+            state.name: tvm.runtime.from_dlpack(state.value.contiguous()).numpy()
+            for state in self.workload.states
+        }
         with tempfile.TemporaryDirectory(prefix="tvmfuse-") as scratch:
             library = Path(scratch) / "model.so"
             self._export(library)
@@ -82,6 +87,7 @@ class Artifact:
                 directory,
                 library=library,
                 weights=names,
+                states=states,
                 manifest=manifest,
                 runtime_library=runtime,
             )

@@ -9,6 +9,22 @@ from tvmfuse.signature import Signature
 
 
 @dataclass(frozen=True)
+class State:
+    """A buffer that the model changes while it runs.
+
+    Parameters
+    ----------
+    name
+        Its path in the module, e.g. ``"layers.0.cache"``.
+    value
+        What it held at import, as a torch tensor of its own.
+    """
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True)
 class Workload:
     """A model as a Relax module with its signature.
 
@@ -34,6 +50,9 @@ class Workload:
     origins
         Variable of ``main`` to the node of ``program`` that has the same value up to layout;
         variables whose value no node has are not in it.
+    states
+        Buffers that the model changes. ``main`` takes them before its other arguments and returns
+        their new values before its other results, neither of which ``signature`` knows.
     """
 
     name: str
@@ -44,3 +63,4 @@ class Workload:
     provenance: dict[str, Any] = field(default_factory=dict)
     program: Any = None
     origins: dict[str, str] = field(default_factory=dict)
+    states: tuple[State, ...] = ()

@@ -120,3 +120,16 @@ def test_state_is_refused():
 
     with pytest.raises(ImportModelError, match="'count'"):
         split(export_program(Counter().eval(), (X,)), ("x",))
+
+
+def test_control_flow_brings_its_branches():
+    def forward(m, flag, x):
+        y = torch.cond(flag, lambda t: t.sin() + m.a(t), lambda t: m.a(t) - 1, (x * 2,))
+        return y.relu() + 1
+
+    module, found = cut(forward, torch.tensor(True), X, a=nn.Linear(8, 8))
+    assert kinds(found) == ["compiled", "eager", "compiled"]
+    assert "cond runs a program of its own" in found.segments[1].reasons[0]
+    for flag in (torch.tensor(True), torch.tensor(False)):
+        with torch.no_grad():
+            torch.testing.assert_close(run(found, flag, X)[0], module(flag, X))

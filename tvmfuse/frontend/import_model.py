@@ -83,4 +83,5 @@ def workload_of(loaded: LoadedReference) -> Workload:
         loaded.provenance,
         found.program,
         found.origins,
+        found.states,
     )

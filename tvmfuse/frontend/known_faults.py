@@ -58,6 +58,15 @@ def _data_dependent(node: fx.Node) -> str:
     return ""
 
 
+def _higher_order(node: fx.Node) -> str:
+    if not isinstance(node.target, torch._ops.HigherOrderOperator):
+        return ""
+    return (
+        "runs a program of its own for each choice or step, which is not compiled; compute both "
+        "sides and use torch.where, unroll the loop, or let PyTorch run it with --fallback eager"
+    )
+
+
 def _complex(node: fx.Node) -> str:
     values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
     leaves = pytree.tree_leaves(values)
@@ -103,7 +112,7 @@ def _mask_put(node: fx.Node) -> str:
     return ""
 
 
-_ALWAYS: tuple[Check, ...] = (_random, _data_dependent, _complex)
+_ALWAYS: tuple[Check, ...] = (_higher_order, _random, _data_dependent, _complex)
 
 _TRANSPOSED = ("convolution", "conv_transpose1d", "conv_transpose2d")
 

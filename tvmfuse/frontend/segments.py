@@ -211,7 +211,10 @@ def _segment(
     copied: dict[fx.Node, fx.Node] = {}
     inputs: list[str] = []
     read = dict.fromkeys(n for node in part for n in node.all_input_nodes if n not in own)
-    for node in [n for n in read if n.name not in tensors]:
+    for node in [n for n in read if n.op == "get_attr"]:  # the branches of torch.cond
+        root.add_module(str(node.target), program.graph_module.get_submodule(str(node.target)))
+        copied[node] = graph.get_attr(str(node.target))
+    for node in [n for n in read if n.op != "get_attr" and n.name not in tensors]:
         copied[node] = graph.placeholder(node.name)
         copied[node].meta = dict(node.meta)
         inputs.append(node.name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
 from tvmfuse.errors import ImportModelError, UnsupportedOperatorError, UntraceableError
@@ -21,6 +21,8 @@ from tvmfuse.frontend.decompositions import decompositions
 from tvmfuse.frontend.fx_normalize import normalize
 from tvmfuse.frontend.known_faults import reason_to_refuse
 from tvmfuse.frontend.locate import node_location, user_frame
+from tvmfuse.frontend.states import take_states
+from tvmfuse.workload import State
 
 # Decomposing these would only hide what they are: the converter knows each as one operator,
 # and their expansions (pooling with indices, flattened batches, clamps) fuse worse.
@@ -35,8 +37,6 @@ _KEPT = frozenset(
 
 # TVM's norms know no doubles.
 _NOT_OF_DOUBLES = frozenset(("aten::group_norm", "aten::layer_norm"))
-
-_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
 def export_program(module: torch.nn.Module, example_inputs: tuple[Any, ...]) -> Any:
@@ -98,11 +98,14 @@ class Converted:
         The functional, normalised program that was translated; PyTorch can run it.
     origins
         Variable of ``main`` to the node of ``program`` with the same value.
+    states
+        Buffers that are inputs and outputs of ``main`` before all others.
     """
 
     module: Any
     program: Any
     origins: dict[str, str]
+    states: tuple[State, ...] = ()
 
 
 def convert(program: Any) -> Any:
@@ -130,21 +133,21 @@ def converted(program: Any) -> Converted:
         Operators without a converter, or known to be imported wrongly: all of them, with where
         the user's code calls them.
     ImportModelError
-        The program has dynamic shapes, changes its buffers or inputs, returns no tensor, or
-        the converter fails.
+        The program has dynamic shapes, changes its inputs, returns no tensor, or the converter
+        fails.
     """
     from tvm import relax
 
     _refuse_dynamic_inputs(program)
     program = functional(program)
-    _refuse_mutation(program)
+    states = take_states(program)
     _refuse_unsupported(program)
     normalize(program)
     _drop_constants(program)
     module, origins = _translate(program)
     module = relax.transform.ConvertToDataflow(min_size=1)(module)
     relax.analysis.well_formed(module)
-    return Converted(module, program, origins)
+    return Converted(module, program, origins, states)
 
 
 def _translate(program: Any) -> tuple[Any, dict[str, str]]:
@@ -240,15 +243,6 @@ def functional(program: Any) -> Any:
                 f"PyTorch cannot take the program apart into simple operators"
                 f"{user_frame(error)}: {type(error).__name__}: {_brief(error)}"
             ) from error
-
-
-def _refuse_mutation(program: Any) -> None:
-    changed = [s.target for s in program.graph_signature.output_specs if s.kind in _MUTATIONS]
-    if changed:
-        raise ImportModelError(
-            f"the model changes {', '.join(map(repr, changed))} while it runs; a compiled module "
-            "keeps no state between calls: return the new value as an output instead"
-        )
 
 
 def _refuse_unsupported(program: Any) -> None:

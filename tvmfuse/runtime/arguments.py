@@ -34,6 +34,7 @@ class Marshal:
 
     def __init__(self, ffi: Any, signature: Signature) -> None:
         self._signature = signature
+        self._ffi = ffi
         self.retype = retyper(ffi)
         self._inputs = [_Input(ffi, self.retype, spec) for spec in signature.inputs]
         self._constants = _constants(signature.input_tree)
@@ -100,6 +101,21 @@ class Marshal:
             leaf = leaf.copy() if shared else leaf
             leaves.append(leaf.view(bfloat16_dtype()) if bfloat16 else leaf)
         return unflatten(self._signature.output_tree, leaves)
+
+    def array(self, tensor: Any) -> np.ndarray:
+        """A TVM tensor as a NumPy array of its own."""
+        if str(tensor.dtype) == "bfloat16":
+            return np.from_dlpack(self.retype(tensor, _BITS)).copy().view(bfloat16_dtype())
+        return np.from_dlpack(tensor).copy()
+
+    def copy(self, tensor: Any) -> Any:
+        """A TVM tensor with memory of its own, aligned as kernels expect it."""
+        narrow = str(tensor.dtype) == "bfloat16"
+        source = np.from_dlpack(self.retype(tensor, _BITS) if narrow else tensor)
+        array = aligned_bytes(source.nbytes).view(source.dtype).reshape(source.shape)
+        np.copyto(array, source)
+        copied = self._ffi.from_dlpack(array)
+        return self.retype(copied, "bfloat16") if narrow else copied
 
 
 class _Input:

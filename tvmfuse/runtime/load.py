@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tvmfuse.errors import ArtifactError
 from tvmfuse.hardware import runnable_here
 from tvmfuse.runtime.arguments import Marshal
@@ -14,6 +16,7 @@ from tvmfuse.runtime.library import ensure_runtime
 from tvmfuse.runtime.manifest import (
     LIBRARY,
     REMEDY,
+    STATE_PREFIX,
     WEIGHTS,
     FileSeal,
     Manifest,
@@ -32,7 +35,9 @@ _opened: dict[Path, list[str]] = {}  # sha256 of each library that this process 
 class LoadedModel:
     """A compiled model, ready to run; made by :func:`load`.
 
-    Calls may come from several Python threads: they run one after another.
+    Calls may come from several Python threads: they run one after another. A model that changes
+    its own buffers (a cache of keys and values, say) keeps them from call to call; whoever needs
+    several independent states loads the artifact several times.
     """
 
     def __init__(
@@ -46,6 +51,10 @@ class LoadedModel:
         self._marshal = Marshal(ffi, manifest.signature)
         stored = read_weights(directory, WEIGHTS, _seal(manifest, WEIGHTS), verify)
         self._weights = ffi.Array([self._tensor(ffi, stored, name) for name in manifest.weights])
+        self._initial = [
+            self._tensor(ffi, stored, f"{STATE_PREFIX}{name}") for name in manifest.states
+        ]
+        self._states: list[Any] = list(self._initial)
         self._borrowed = _ranges(entry.array for entry in stored.values())
         self._machine = _open_library(ffi, directory, manifest, verify)
         # A function looked up once keeps its VM alive and saves the look-up in every call.
@@ -84,6 +93,15 @@ class LoadedModel:
         """
         return self._threads.run(self._run, args)
 
+    @property
+    def states(self) -> dict[str, np.ndarray]:
+        """Copies of the buffers that the model changes, by name, as the last call left them."""
+        return self._threads.run(self._copied_states)
+
+    def reset(self) -> None:
+        """Put the buffers that the model changes back to what they held when it was compiled."""
+        self._threads.run(self._reset)
+
     def watch(self, args: tuple[Any, ...], see: Callable[[int, str, Sequence[Any]], None]) -> Any:
         """Run once and look at what every kernel reads and writes; for verification.
 
@@ -98,8 +116,9 @@ class LoadedModel:
         Returns
         -------
         Any
-            What a call returns.
+            What a call returns. The state stays as it was.
         """
+        before = self._states
         kernels = {kernel for kernel, _ in self.manifest.layers}
         count = itertools.count()
         failed: list[BaseException] = []
@@ -117,15 +136,31 @@ class LoadedModel:
             result = self(*args)
         finally:
             self._machine["set_instrument"](None)
+            self._states = before
         if failed:
             raise failed[0]
         return result
 
     def _run(self, args: tuple[Any, ...]) -> Any:
         tensors, torch = self._marshal.tensors(args)
-        outputs = self._main(*tensors, self._weights)
-        borrowed = self._borrowed + [_range(tensor) for tensor in tensors]
-        return self._marshal.results(outputs, borrowed, torch)
+        returned = self._main(*self._states, *tensors, self._weights)
+        count = len(self._states)
+        states, outputs = [returned[i] for i in range(count)], list(returned)[count:]
+        borrowed = self._borrowed + [_range(t) for t in (*tensors, *self._states, *states)]
+        # A new state may be the caller's own array (a buffer that an argument replaces).
+        given = {tensor.data_ptr() for tensor in tensors}
+        results = self._marshal.results(outputs, borrowed, torch)
+        self._states = [self._marshal.copy(s) if s.data_ptr() in given else s for s in states]
+        return results
+
+    def _reset(self) -> None:
+        self._states = list(self._initial)
+
+    def _copied_states(self) -> dict[str, np.ndarray]:
+        return {
+            name: self._marshal.array(state)
+            for name, state in zip(self.manifest.states, self._states, strict=True)
+        }
 
     def _tensor(self, ffi: Any, stored: dict[str, Stored], name: str) -> Any:
         if name not in stored:

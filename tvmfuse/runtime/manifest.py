@@ -17,6 +17,7 @@ SEGMENTED = "tvmfuse-segmented-artifact"  # its manifest is read by tvmfuse.fall
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
 WEIGHTS = "weights.safetensors"
+STATE_PREFIX = "state:"  # of the names of initial values among the weights
 RUNTIME_LIBRARY = "lib/libtvm_runtime.so"
 REMEDY = "copy the artifact again from where it was built, or rebuild it with 'tvmfuse compile'"
 _CHUNK_BYTES = 1 << 20
@@ -54,6 +55,9 @@ class Manifest:
     layers
         Every kernel call of one inference in order: name of the kernel, and of the node of the
         exported program with the same value; empty where no node has it.
+    states
+        Names of the buffers that the model changes; ``main`` takes and returns them first. The
+        weights' file holds their initial values under ``state:NAME``.
     files
         Seal of every file but ``manifest.json`` and ``report.json``; filled there too.
     """
@@ -68,6 +72,7 @@ class Manifest:
     weights: tuple[str, ...] = ()
     files: dict[str, FileSeal] = field(default_factory=dict)
     layers: tuple[tuple[str, str], ...] = ()
+    states: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``manifest.json``."""
@@ -84,6 +89,7 @@ class Manifest:
             "provenance": self.provenance,
             "kernels": self.kernels,
             "weights": list(self.weights),
+            "states": list(self.states),
             "layers": [list(layer) for layer in self.layers],
             "files": {
                 name: {"size_bytes": seal.size_bytes, "sha256": seal.sha256}
@@ -108,6 +114,7 @@ class Manifest:
                 name: FileSeal(int(seal["size_bytes"]), str(seal["sha256"]))
                 for name, seal in data["files"].items()
             },
+            states=tuple(map(str, data.get("states", ()))),
             layers=tuple((str(kernel), str(node)) for kernel, node in data.get("layers", ())),
         )
 

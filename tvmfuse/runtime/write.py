@@ -17,6 +17,7 @@ from tvmfuse.runtime.manifest import (
     LIBRARY,
     MANIFEST,
     RUNTIME_LIBRARY,
+    STATE_PREFIX,
     WEIGHTS,
     FileSeal,
     Manifest,
@@ -36,6 +37,7 @@ def save_artifact(
     weights: Mapping[str, np.ndarray],
     manifest: Manifest,
     runtime_library: Path,
+    states: Mapping[str, np.ndarray] | None = None,
 ) -> Manifest:
     """Write an artifact folder; an older artifact there is replaced when the new one is whole.
 
@@ -48,6 +50,8 @@ def save_artifact(
         then all weights as one tuple, and returns a tuple.
     weights
         The arrays in the order of that tuple.
+    states
+        Initial values of the buffers that the model changes, by ``manifest.states``.
     manifest
         Everything but ``weights`` and ``files``, which are filled in here.
     runtime_library
@@ -66,14 +70,17 @@ def save_artifact(
     """
     final = Path(directory).absolute()
     _refuse_foreign(final)
-    size_bytes = sum(array.nbytes for array in weights.values()) + _SLACK_BYTES
+    named = {f"{STATE_PREFIX}{name}": array for name, array in (states or {}).items()}
+    size_bytes = sum(array.nbytes for array in [*weights.values(), *named.values()])
+    size_bytes += _SLACK_BYTES
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
     try:
         size_bytes += library.stat().st_size + runtime_library.stat().st_size
         final.parent.mkdir(parents=True, exist_ok=True)
         _refuse_full(final.parent, size_bytes)
         shutil.rmtree(partial, ignore_errors=True)
-        sealed = _write_all(partial, library, weights, manifest, runtime_library)
+        manifest = replace(manifest, weights=tuple(weights))
+        sealed = _write_all(partial, library, {**weights, **named}, manifest, runtime_library)
         _swap_in(partial, final)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
@@ -167,17 +174,17 @@ def _explain(error: OSError, final: Path, size_bytes: int) -> ArtifactError:
 def _write_all(
     partial: Path,
     library: Path,
-    weights: Mapping[str, np.ndarray],
+    tensors: Mapping[str, np.ndarray],
     manifest: Manifest,
     runtime_library: Path,
 ) -> Manifest:
     (partial / RUNTIME_LIBRARY).parent.mkdir(parents=True)
-    seals = {WEIGHTS: write_weights(partial / WEIGHTS, weights)}
+    seals = {WEIGHTS: write_weights(partial / WEIGHTS, tensors)}
     for name, source in ((LIBRARY, library), (RUNTIME_LIBRARY, runtime_library)):
         copy = partial / name
         shutil.copyfile(source, copy)
         seals[name] = FileSeal(copy.stat().st_size, sha256_of(copy))
-    sealed = replace(manifest, weights=tuple(weights), files=seals)
+    sealed = replace(manifest, files=seals)
     text = json.dumps(sealed.to_json(), indent=1, ensure_ascii=False) + "\n"
     (partial / MANIFEST).write_text(text, encoding="utf-8")
     for path in (*(partial / name for name in seals), partial / MANIFEST, partial / "lib", partial):

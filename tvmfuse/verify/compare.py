@@ -134,5 +134,7 @@ def as_tensor(leaf: Any) -> torch.Tensor:
     if isinstance(leaf, torch.Tensor):
         return leaf.detach().cpu()
     if isinstance(leaf, np.ndarray):
+        if leaf.dtype.name == "bfloat16":
+            return torch.from_numpy(leaf.view(np.uint16)).view(torch.bfloat16)
         return torch.from_numpy(leaf)
     return torch.from_dlpack(leaf).cpu()

@@ -117,6 +117,8 @@ def check_layers(model: Any, workload: Workload, inputs: tuple[Any, ...]) -> Lay
         Arguments of the reference.
     """
     layers = model.manifest.layers
+    if workload.states:
+        model.reset()
     got = _outputs(model, inputs)
     at: dict[str, list[int]] = {}
     for number in got:
@@ -138,7 +140,8 @@ def check_layers(model: Any, workload: Workload, inputs: tuple[Any, ...]) -> Lay
                     computed = torch.empty_like(value).copy_(_back(one, value.shape, order))
         return computed
 
-    leaves = flatten(workload.signature.input_tree, copies(inputs))
+    leaves = [state.value for state in workload.states]
+    leaves += flatten(workload.signature.input_tree, copies(inputs))
     try:
         run_exact(workload.program, leaves, see)
     except Exception as error:  # an operator without a float64 form, in whatever way

@@ -10,9 +10,11 @@ import torch
 from tvmfuse.signature import Signature, flatten
 from tvmfuse.verify.compare import as_tensor, compare, copies
 from tvmfuse.verify.inputs import edge_inputs, overflows
-from tvmfuse.verify.reference import eager, exact_reference
+from tvmfuse.verify.reference import eager, eager_sequence, exact_reference
 from tvmfuse.verify.report import Comparison
 from tvmfuse.workload import Workload
+
+_CALLS = 4  # of a sequence, for models with state
 
 
 def check_model(
@@ -20,12 +22,13 @@ def check_model(
 ) -> tuple[dict[str, Comparison], str]:
     """Compare the outputs on every kind of input; also returns what the reference was."""
     exact, said = exact_reference(workload)
+    fresh = _from_the_start(model, workload)
     kinds: dict[str, Comparison] = {}
     first: tuple[tuple[Any, ...], list[Any], list[torch.Tensor]] | None = None
     for kind, inputs in edge_inputs(workload.example_inputs, seed).items():
         try:
             with torch.no_grad():
-                plain = eager(workload.signature, workload.reference, inputs)
+                plain = eager(workload, inputs)
         except Exception as error:  # any kind: the module is the user's
             if kind == "example":
                 raise
@@ -34,7 +37,7 @@ def check_model(
             continue
         told = overflows(kind, workload.program)
         try:
-            returned = flatten(workload.signature.output_tree, model(*copies(inputs)))
+            returned = flatten(workload.signature.output_tree, fresh(*copies(inputs)))
         except Exception as error:  # an operator that PyTorch runs, on sums that overflowed
             if not told:
                 raise
@@ -46,8 +49,37 @@ def check_model(
             first = (inputs, returned, [leaf.clone() for leaf in got])
         kinds[kind] = compare(got, plain, exact(inputs) or plain, told)
     assert first is not None
-    kinds["repeated"] = _repeated(model, workload.signature, *first)
+    kinds["repeated"] = _repeated(fresh, workload.signature, *first)
+    if workload.states:
+        kinds["sequence"] = _sequence(model, workload, seed)
+        model.reset()  # type: ignore[attr-defined]
     return kinds, said
+
+
+def _from_the_start(model: Callable[..., Any], workload: Workload) -> Callable[..., Any]:
+    """The model, called from its initial state every time."""
+    if not workload.states:
+        return model
+
+    def call(*inputs: Any) -> Any:
+        model.reset()  # type: ignore[attr-defined]
+        return model(*inputs)
+
+    return call
+
+
+def _sequence(model: Any, workload: Workload, seed: int) -> Comparison:
+    """Several calls, each from the state that the last left: all outputs, and the last state."""
+    calls = [edge_inputs(workload.example_inputs, seed + i).get("random") for i in range(_CALLS)]
+    inputs = [workload.example_inputs if c is None else c for c in calls]
+    with torch.no_grad():
+        outputs, states = eager_sequence(workload, inputs)
+    model.reset()
+    got = [flatten(workload.signature.output_tree, model(*copies(i))) for i in inputs]
+    want = [leaf for call in outputs for leaf in call] + states
+    have = [as_tensor(leaf) for call in got for leaf in call]
+    have += [as_tensor(model.states[state.name]) for state in workload.states]
+    return compare(have, want, want)
 
 
 def _repeated(

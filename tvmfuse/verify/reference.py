@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tvmfuse.signature import Signature, flatten
+from tvmfuse.frontend.states import restore
+from tvmfuse.signature import flatten
 from tvmfuse.verify.compare import copies
 from tvmfuse.workload import Workload
 
@@ -26,7 +27,7 @@ def exact_reference(
     try:
         module = copy.deepcopy(workload.reference).double()
         with torch.no_grad():
-            first = eager(workload.signature, module, _doubled(workload.example_inputs))
+            first = eager(workload, _doubled(workload.example_inputs), module)
     except Exception as error:  # any kind: the module is the user's
         why = (str(error).splitlines() or [""])[0]
         said = f"eager float32, since float64 fails with {type(error).__name__}: {why}"
@@ -36,15 +37,42 @@ def exact_reference(
         if inputs is workload.example_inputs:
             return first
         with torch.no_grad():
-            return eager(workload.signature, module, _doubled(inputs))
+            return eager(workload, _doubled(inputs), module)
 
     return exact, "eager float64"
 
 
-def eager(signature: Signature, module: Any, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
-    """Flat outputs of a module on copies of ``inputs``."""
-    returned = flatten(signature.output_tree, module(*copies(inputs)))
-    return [leaf.detach() for leaf in returned]
+def eager(
+    workload: Workload, inputs: tuple[Any, ...], module: torch.nn.Module | None = None
+) -> list[torch.Tensor]:
+    """Flat outputs on copies of ``inputs``, from the state at import, which stays.
+
+    ``module`` is the reference or a copy of it in another type.
+    """
+    module = workload.reference if module is None else module
+    restore(module, workload.states)
+    try:
+        returned = flatten(workload.signature.output_tree, module(*copies(inputs)))
+        # Outputs may be the buffers themselves.
+        return [leaf.detach().clone() if workload.states else leaf.detach() for leaf in returned]
+    finally:
+        restore(module, workload.states)
+
+
+def eager_sequence(
+    workload: Workload, calls: list[tuple[Any, ...]]
+) -> tuple[list[list[torch.Tensor]], list[torch.Tensor]]:
+    """Outputs of several calls one after another from the state at import, and the last state."""
+    module = workload.reference
+    restore(module, workload.states)
+    try:
+        outputs = []
+        for inputs in calls:
+            returned = flatten(workload.signature.output_tree, module(*copies(inputs)))
+            outputs.append([leaf.detach().clone() for leaf in returned])
+        return outputs, [module.get_buffer(s.name).detach().clone() for s in workload.states]
+    finally:
+        restore(module, workload.states)
 
 
 def eager_ms(workload: Workload, threads: int, seconds: float = 1.0) -> float:
@@ -78,6 +106,7 @@ def eager_ms(workload: Workload, threads: int, seconds: float = 1.0) -> float:
                 times_ms.append((time.perf_counter() - start) * 1e3)
     finally:
         torch.set_num_threads(before)
+        restore(workload.reference, workload.states)
     return statistics.median(times_ms)
 
 
