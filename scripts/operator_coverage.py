@@ -6,8 +6,8 @@
 Each operator's samples go through import, fusion, build and the loaded artifact, and are compared
 with eager PyTorch under the tolerances of verification. An operator runs in a child process that
 may die or hang. *Right* means all samples right; *refused* means that some were refused before the
-build, with the operator's name, and none was wrong. With ``--json`` results are kept as they come, and
-what the file already has is not run again.
+build, with the operator's name, and none was wrong. With ``--json`` results are kept as they come,
+and what the file already has is not run again.
 """
 
 from __future__ import annotations

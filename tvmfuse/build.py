@@ -21,6 +21,7 @@ from tvmfuse.hardware import Hardware
 from tvmfuse.passes.lift_weights import lift_weights
 from tvmfuse.passes.pipeline import to_executable_form
 from tvmfuse.passes.specialize import GroupKernel, specialize
+from tvmfuse.passes.write_in_place import write_in_place
 from tvmfuse.runtime.manifest import Manifest
 from tvmfuse.runtime.write import save_artifact
 from tvmfuse.schedules import default_schedule
@@ -118,7 +119,7 @@ def build(
     module = specialize(
         fused.module, groups, lambda g: (choices[g.name].variant, choices[g.name].kernel)
     )
-    module = _schedule_rest(module, choices, hardware)
+    module = write_in_place(_schedule_rest(module, choices, hardware), fused.in_place)
     layers = tuple(_layers(module, fused.origins))
     module, weights = lift_weights(module)
     kernels = sum(isinstance(f, PrimFunc) for f in module.functions.values())
@@ -130,14 +131,14 @@ def build(
         executable = relax.build(lowered, target, relax_pipeline=nothing_more)
     except (RuntimeError, ValueError, TypeError) as error:
         raise BuildError(f"TVM cannot compile {fused.name} for {hardware.name}: {error}") from error
-    calls = len(groups)
+    calls = len(groups) - len(fused.in_place)
     return Artifact(executable, tuple(weights), fused, hardware, kernels, calls, layers)
 
 
 def _layers(module: tvm.IRModule, origins: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Kernel and origin of every kernel call of ``main``."""
     for binding in bindings(module["main"]):
-        if op_name(binding.value) == "relax.call_tir":
+        if op_name(binding.value) in ("relax.call_tir", "relax.call_tir_inplace"):
             yield str(binding.value.args[0].name_hint), origins.get(str(binding.var.name), "")
 
 

@@ -390,7 +390,10 @@ def tasks_of(groups: list[GroupKernel], plan: Plan) -> list[Task]:
     names = {g.members[-1]: "_".join(g.ops) for g in plan.groups}
     counts: dict[int, int] = {}
     first: dict[int, GroupKernel] = {}
+    unwritten = {f"{PREFIX}{place.name}" for place in plan.in_place}
     for group in groups:
+        if group.name in unwritten:
+            continue
         counts[id(group.kernels)] = counts.get(id(group.kernels), 0) + 1
         first.setdefault(id(group.kernels), group)
     tasks = []

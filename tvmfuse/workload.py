@@ -53,6 +53,8 @@ class Workload:
     states
         Buffers that the model changes. ``main`` takes them before its other arguments and returns
         their new values before its other results, neither of which ``signature`` knows.
+    in_place
+        Concatenations without a kernel (`tvmfuse.fusion.plan.InPlace`), once it is fused.
     """
 
     name: str
@@ -64,3 +66,4 @@ class Workload:
     program: Any = None
     origins: dict[str, str] = field(default_factory=dict)
     states: tuple[State, ...] = ()
+    in_place: tuple[Any, ...] = ()

@@ -50,13 +50,34 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class InPlace:
+    """A concatenation whose parts are written into it by their own kernels.
+
+    Parameters
+    ----------
+    name
+        The group that would have copied; it has no kernel.
+    parts
+        Groups whose results stand beside each other, in order.
+    axis
+        Along which they do.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    axis: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """The ordered groups of one workload for one target, with every refusal kept."""
 
     groups: tuple[Group, ...]
     refused: tuple[Refusal, ...] = field(default=())
+    in_place: tuple[InPlace, ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """Groups of each category."""
+        """Groups of each category; of diagonal ones, the concatenations that are not copied."""
         found = Counter(g.category for g in self.groups if g.category)
+        found["diagonal"] += len(self.in_place)
         return {category: found.get(category, 0) for category in CATEGORIES}

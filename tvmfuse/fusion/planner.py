@@ -8,6 +8,7 @@ from tvmfuse.errors import BuildError
 from tvmfuse.fusion.grow import Grower
 from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.plan import Group, Plan, Refusal
+from tvmfuse.fusion.rules.diagonal import find_in_place
 from tvmfuse.fusion.rules.vertical import VERTICAL, VerticalRule
 from tvmfuse.hardware import Hardware
 from tvmfuse.workload import Workload
@@ -44,10 +45,9 @@ def make_plan(
         ops = tuple(graph.kernels[m].op for m in grown.members)
         rule = _equation(ops) if len(ops) > 1 else ""
         groups.append(Group(tuple(grown.members), ops, "vertical" if rule else "", rule))
-    plan = Plan(
-        tuple(groups),
-        tuple(Refusal(s.rule, s.verdict.reason, s.verdict.culprit) for s in grower.stopped),
-    )
+    in_place, copied = find_in_place(graph, groups)
+    stopped = (Refusal(s.rule, s.verdict.reason, s.verdict.culprit) for s in grower.stopped)
+    plan = Plan(tuple(groups), (*stopped, *copied), in_place)
     check_partition(graph, plan)
     return plan
 

@@ -123,7 +123,8 @@ def _kernels(hardware: Hardware, origins: dict[str, str]) -> list[tvm.transform.
 
 def fuse(workload: Workload, plan: Plan) -> Workload:
     """Carry out a plan on a lowered workload: one private function a group."""
-    return dataclasses.replace(workload, module=group_bindings(workload.module, plan))
+    module = group_bindings(workload.module, plan)
+    return dataclasses.replace(workload, module=module, in_place=plan.in_place)
 
 
 def to_executable_form(mod: tvm.IRModule) -> tvm.IRModule:
