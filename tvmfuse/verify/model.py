@@ -35,7 +35,7 @@ def check_model(
         Kinds of input beside the example; None compares all.
     """
     exact, said = exact_reference(workload)
-    fresh = _from_the_start(model, workload)
+    fresh = from_the_start(model, workload)
     kinds: dict[str, Comparison] = {}
     first: tuple[tuple[Any, ...], list[Any], list[torch.Tensor]] | None = None
     for kind, inputs in edge_inputs(workload.example_inputs, seed).items():
@@ -73,7 +73,7 @@ def check_model(
     return kinds, said
 
 
-def _from_the_start(model: Callable[..., Any], workload: Workload) -> Callable[..., Any]:
+def from_the_start(model: Callable[..., Any], workload: Workload) -> Callable[..., Any]:
     """The model, called from its initial state every time."""
     if not workload.states:
         return model

@@ -43,7 +43,9 @@ def fill(module: nn.Module, source: str, inputs: tuple[Any, ...], seed: int) -> 
             weights_io.calibrate(module.eval(), inputs, seed)
         except Exception as error:  # of any layer: the shapes are the user's
             tensors = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
-            said = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors)
+            said = ", ".join(
+                f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors
+            )
             raise ImportModelError(
                 f"the model does not run on {said}: {type(error).__name__}: {error}; give it other "
                 "inputs with --shape (1,3,224,224 for an image)"
