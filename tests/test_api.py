@@ -159,9 +159,9 @@ def test_inexact_variants_give_way(options, tmp_path, monkeypatch):
     monkeypatch.setattr("tvmfuse.choose.WEIGHT_GROWTH", 100.0)
     seen = []
 
-    def once(model, *rest):
+    def once(model, *rest, **named):
         seen.append(model)
-        return failed() if len(seen) == 1 else verify(model, *rest)
+        return failed() if len(seen) == 1 else verify(model, *rest, **named)
 
     monkeypatch.setattr(run_module, "verify", once)
     report, said = go(options())
@@ -186,10 +186,10 @@ def test_a_layer_that_is_off_gets_a_variant_that_rounds_less(options, tmp_path, 
                 found[g.name] = Choice(index, kernel, "template", None)
         return found
 
-    def once(model, *rest):
+    def once(model, *rest, **named):
         seen.append(model)
         if len(seen) > 1:
-            return verify(model, *rest)
+            return verify(model, *rest, **named)
         return failed("layer", (kernel_name(group.name),))
 
     monkeypatch.setattr(run_module, "choose_kernels", choose)

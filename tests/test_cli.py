@@ -277,3 +277,75 @@ def test_help_and_log_status_import_neither_tvm_nor_torch(tmp_path):
         "assert not {'tvm', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_shapes_carry_element_types(calls):
+    shapes = ["--shape", "1,8:int64", "--shape", "2x4"]
+    assert cli.main(["compile", "--model", "m", *shapes]) == 0
+    assert calls[0].shape == (((1, 8), "int64"), (2, 4))
+    assert cli.main(["compile", "--model", "m", "--shape", "1,8:int65"]) == 2
+
+
+def test_seed_that_pytorch_cannot_take_is_refused(calls, capsys):
+    assert cli.main(["compile", "--model", "m", "--seed", str(2**63)]) == 1
+    assert "--seed must be at most" in capsys.readouterr().err and calls == []
+
+
+def test_metric_reaches_the_api(calls, capsys):
+    assert cli.main(["compile", "--model", "m", "--metric", "a:b", "--data", "c:d"]) == 0
+    assert (calls[0].metric, calls[0].data) == ("a:b", "c:d")
+    assert cli.main(["compile", "--model", "m", "--metric", "a:b"]) == 1
+    assert "belong together" in capsys.readouterr().err
+
+
+def test_verify_against_another_model(monkeypatch):
+    seen = []
+
+    def verify_artifact(path, progress, **named):
+        seen.append((path, named))
+        return {"verify": {"passed": True}}
+
+    fake(monkeypatch, "api", verify_artifact=verify_artifact)
+    arguments = ["d", "--against", "m", "--batch", "2", "--metric", "a:b", "--data", "c:d"]
+    assert cli.main(["verify", *arguments]) == 0
+    ((path, named),) = seen
+    assert path == Path("d") and named["metric"] == ("a:b", "c:d")
+    assert (named["against"].model, named["against"].batch) == ("m", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give the folder of an artifact"),
+        (["d", "--bisect", "m"], "and not both"),
+        (["d", "--batch", "2"], "--against"),
+        (["d", "--target", "llvm"], "belong to --bisect"),
+        (["--bisect", "m", "--metric", "a:b", "--data", "c:d"], "drop --against"),
+    ],
+)
+def test_verify_refuses_what_it_cannot_honour(monkeypatch, capsys, arguments, said):
+    fake(monkeypatch, "api")
+    assert cli.main(["verify", *arguments]) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("culprit", [{"kind": "pass", "name": "5 FoldBatchNorm"}, None])
+def test_bisect_names_the_culprit(monkeypatch, capsys, culprit):
+    broken = {"zeros": "too far"} if culprit else {}
+    found = {"broken": broken, "culprit": culprit, "detail": "said", "builds": 3}
+    fake(monkeypatch, "api", bisect_model=lambda options, progress: {"bisect": found})
+    assert cli.main(["verify", "--bisect", "m"]) == (1 if culprit else 0)
+    out = capsys.readouterr().out
+    assert ("pass 5 FoldBatchNorm: said" in out) is bool(culprit)
+    assert ("zeros: too far" in out) is bool(culprit)
+
+
+def test_stability_prints_what_is_in_trouble(monkeypatch, capsys):
+    row = {"node": "exp", "what": "value", "largest": 1e6, "place": "net.py:3"}
+    report = {"model": "m", "ranges": [{}], "troubled": {"float16": [row], "bfloat16": []}}
+    fake(monkeypatch, "api", stability=lambda options, progress: report)
+    assert cli.main(["stability", "--model", "m"]) == 0
+    out = capsys.readouterr().out
+    assert "float16: 1 overflow" in out and "net.py:3" in out and "bfloat16: 0" in out
+    assert cli.main(["stability", "--model", "m", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == report

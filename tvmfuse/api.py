@@ -10,16 +10,29 @@ from typing import Any
 from tvmfuse.config import DEFAULT_TUNE_BUDGET_S, CompileOptions
 from tvmfuse.errors import ArtifactError, OptionError, UntraceableError
 from tvmfuse.fallback import load
+from tvmfuse.fallback.again import verify_again
 from tvmfuse.fallback.dynamo import BrokenModel, compile_broken
 from tvmfuse.fallback.run import compile_loaded, run_with_fallback
 from tvmfuse.frontend.import_model import import_model, loaded_module, workload_of
+from tvmfuse.frontend.models import load_model
+from tvmfuse.frontend.torch_export import export_program
+from tvmfuse.precision.stability import stability_of
 from tvmfuse.report.progress import Progress
-from tvmfuse.run import Clock, Run, runnable_target
+from tvmfuse.run import Clock, Run, runnable_target, source_of
 from tvmfuse.run import run as run_whole
 from tvmfuse.runtime.write import copy_artifact
-from tvmfuse.verify import verify
+from tvmfuse.verify import load_metric
+from tvmfuse.verify.bisect import bisect
 
-__all__ = ["CompiledModel", "compile", "run", "tune", "verify_artifact"]
+__all__ = [
+    "CompiledModel",
+    "bisect_model",
+    "compile",
+    "run",
+    "stability",
+    "tune",
+    "verify_artifact",
+]
 
 
 class CompiledModel:
@@ -123,6 +136,11 @@ def compile(  # the product's own word for it, as in torch.compile
         try:
             report = compile_loaded(*arguments, output)
         except UntraceableError as refusal:
+            if asked.metric is not None:
+                raise OptionError(
+                    "--metric is taken of a whole model, and this one is compiled in several "
+                    f"graphs with Python between them: {refusal}"
+                ) from refusal
             silent.warn(f"{refusal}\n  compiling the graphs between breaks (--fallback eager)")
             broken = compile_broken(*arguments, Path(folder.name))
             return CompiledModel(folder, {"graphs": broken.graphs}, broken)
@@ -140,32 +158,81 @@ def tune(module: Any, example_inputs: tuple[Any, ...], **options: Any) -> Compil
     return compile(module, example_inputs, **options)
 
 
-def verify_artifact(directory: str | Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Verify an artifact again, against the model that its manifest names.
+def verify_artifact(
+    directory: str | Path,
+    progress: Progress | None = None,
+    against: CompileOptions | None = None,
+    metric: tuple[str | None, str | None] = (None, None),
+) -> dict[str, Any]:
+    """Verify an artifact again: the model level, the layer level, and the user's metric.
+
+    Parameters
+    ----------
+    directory
+        The artifact.
+    progress
+        Told how it goes.
+    against
+        Names the model to compare with, its shapes and weights; None takes the one that the
+        artifact's manifest names.
+    metric
+        ``--metric`` and ``--data``; see `tvmfuse.verify.metric`.
 
     Raises
     ------
     TvmfuseError
-        The artifact or its model cannot be loaded.
+        The artifact or its model cannot be loaded, or they do not belong together.
     """
     progress = progress or Progress(_nowhere())
+    measure = load_metric(*metric)
     model = load(Path(directory))
-    source = model.manifest.provenance
-    progress.stage("import")
-    if "import" not in source:
+    source = model.manifest.provenance.get("import") if against is None else source_of(against)
+    if source is None:
         raise ArtifactError(
             f"{directory} was compiled from a module in memory, so nothing says how to load its "
-            "reference again; it was verified when it was compiled"
+            "reference again; name the model with --against package.module:callable or FILE.pt2"
         )
-    workload = import_model(**source["import"])
     progress.stage("verify")
-    report = verify(model, workload, int(source["import"]["seed"]))
+    name, report = verify_again(model, source, measure)
     return {
-        "model": workload.name,
-        "target": model.manifest.target_key,
+        "model": name,
+        "target": getattr(model.manifest, "target_key", "in parts"),
         "output": str(directory),
         "verify": report.to_json(),
     }
+
+
+def bisect_model(options: CompileOptions, progress: Progress | None = None) -> dict[str, Any]:
+    """Find the pass, rule or algorithm that breaks a model; see `tvmfuse.verify.bisect`.
+
+    Raises
+    ------
+    TvmfuseError
+        The model cannot be loaded, imported or built.
+    """
+    progress = progress or Progress(_nowhere())
+    hardware = runnable_target(options)
+    progress.stage("import")
+    workload = import_model(**source_of(options))
+    progress.stage("bisect")
+    found = bisect(workload, hardware, options.seed, progress.note)
+    return {"model": workload.name, "target": hardware.name, "bisect": found.to_json()}
+
+
+def stability(options: CompileOptions, progress: Progress | None = None) -> dict[str, Any]:
+    """Which values of a model leave the range of half precision; see `tvmfuse.precision.stability`.
+
+    Raises
+    ------
+    TvmfuseError
+        The model cannot be loaded or exported, or does not run in float64.
+    """
+    progress = progress or Progress(_nowhere())
+    progress.stage("import")
+    loaded = load_model(**source_of(options))
+    progress.stage("run in float64")
+    program = loaded.program or export_program(loaded.module, loaded.example_inputs)
+    return {"model": loaded.name, **stability_of(program, loaded.example_inputs).to_json()}
 
 
 def _nowhere() -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmfuse import __version__
-from tvmfuse.config import DEFAULT_TUNE_BUDGET_S
+from tvmfuse.config import DEFAULT_TUNE_BUDGET_S, ELEMENT_TYPES, InputShape
 
 _EPILOG = """\
 environment:
@@ -18,14 +18,21 @@ exit codes: 0 done, 1 refused or failed with a message, 2 usage, 130 interrupted
 """
 
 
-def parse_shape(text: str) -> tuple[int, ...]:
-    """Parse ``1,3,224,224`` or ``1x3x224x224``."""
+def parse_shape(text: str) -> InputShape:
+    """Parse ``1,3,224,224``, ``1x3x224x224`` or, with an element type, ``1,128:int64``."""
+    extents, colon, dtype = text.partition(":")
     try:
-        return tuple(int(part) for part in text.replace("x", ",").split(","))
+        shape = tuple(int(part) for part in extents.replace("x", ",").split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no shape; write its extents like 1,3,224,224"
+            f"{text!r} is no shape; write its extents like 1,3,224,224, and an element type "
+            "behind them like 1,128:int64"
         ) from None
+    if colon and dtype not in ELEMENT_TYPES:
+        raise argparse.ArgumentTypeError(
+            f"{dtype!r} in {text!r} is no element type; choose from {', '.join(ELEMENT_TYPES)}"
+        )
+    return (shape, dtype) if colon else shape
 
 
 # Options of `tune` and `compile`: group -> flag -> arguments of add_argument.
@@ -35,8 +42,9 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
                     "help": "a name (torchvision's, yolov5s, dlrm), hf:NAME, timm:NAME, "
                             "package.module:callable, or FILE.pt2"},
         "--batch": {"type": int, "metavar": "N", "help": "first extent of every input"},
-        "--shape": {"type": parse_shape, "action": "append", "metavar": "N,C,H,W",
-                    "help": "shape of an input; repeat for several inputs"},
+        "--shape": {"type": parse_shape, "action": "append", "metavar": "N,C,H,W[:TYPE]",
+                    "help": "shape of an input, and its element type where that is not float32 "
+                            "or the example's own (1,128:int64); repeat for several inputs"},
         "--dtype": {"default": "float32", "help": "float32 (the only one yet)"},
         "--weights": {"metavar": "FILE|random", "help": "a state dict, or 'random'"},
         "--seed": {"type": int, "default": 0, "metavar": "N",
@@ -63,6 +71,13 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
                        "help": "none (refuse the model, the default) or eager (PyTorch runs it "
                                "between compiled parts; the artifact then needs PyTorch)"},
     },
+    "verification": {
+        "--metric": {"metavar": "MODULE:FUNCTION",
+                     "help": "function(outputs, data) -> number; it fails when eager's number is "
+                             "more than 0.1 %% away"},
+        "--data": {"metavar": "MODULE:CALLABLE|FILE.pt",
+                   "help": "pairs (inputs, data), one a batch, for --metric"},
+    },
     "files": {
         "--log-dir": {"type": Path, "metavar": "DIR", "help": "folder of the tuning logs"},
         "--no-log": {"action": "store_true",
@@ -76,7 +91,8 @@ _HELP = {
     "tune": "search for fast kernels, then build, verify and save",
     "compile": "build, verify and save with the log and the templates",
     "bench": "compare with other runtimes (options: tvmfuse bench --help)",
-    "verify": "check an artifact against the model that it was made from",
+    "verify": "check an artifact against the model that it was made from, or another one",
+    "stability": "which values overflow or underflow in float16 and bfloat16, and where",
     "log": "look after tuning logs",
 }
 
@@ -105,8 +121,11 @@ def build_parser() -> argparse.ArgumentParser:
             for flag, arguments in options.items():
                 group.add_argument(flag, **arguments)
     commands.add_parser("bench", help=_HELP["bench"])
-    verify = _add(commands, "verify", common)
-    verify.add_argument("artifact", type=Path, metavar="DIR", help="folder of the artifact")
+    _add_verify(commands, common)
+    stability = _add(commands, "stability", common)
+    for flag, arguments in _MODEL_OPTIONS["model"].items():
+        if flag != "--dtype":
+            stability.add_argument(flag, **arguments)
     _add_log(commands, common)
     return parser
 
@@ -118,6 +137,24 @@ def _add(commands: Any, name: str, *parents: argparse.ArgumentParser) -> argpars
     )
     command.set_defaults(command=name)
     return command
+
+
+def _add_verify(commands: Any, common: argparse.ArgumentParser) -> None:
+    verify = _add(commands, "verify", common)
+    verify.add_argument(
+        "artifact", type=Path, nargs="?", metavar="DIR", help="folder of the artifact"
+    )
+    model = dict(_MODEL_OPTIONS["model"])
+    what = {"metavar": model.pop("--model")["metavar"]}
+    del model["--dtype"]
+    verify.add_argument("--against", help="the model to compare with", **what)
+    verify.add_argument(
+        "--bisect", help="find the pass or the rule that breaks this model; without DIR", **what
+    )
+    for flag, arguments in (model | _MODEL_OPTIONS["target"]).items():
+        verify.add_argument(flag, **{**arguments, "default": None})
+    for flag, arguments in _MODEL_OPTIONS["verification"].items():
+        verify.add_argument(flag, **arguments)
 
 
 def _add_log(commands: Any, common: argparse.ArgumentParser) -> None:

@@ -8,8 +8,8 @@ loses the least time per byte gives way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from tvm.tirx import PrimFunc
 
@@ -18,6 +18,7 @@ from tvmfuse.errors import LogError
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.specialize import GroupKernel
 from tvmfuse.schedules import schedule_by_template
+from tvmfuse.schedules.variant import AnyVariant
 from tvmfuse.tuning.task import as_main
 
 WEIGHT_GROWTH = 1.5  # packed bytes per logical byte of all weights together
@@ -140,3 +141,20 @@ def _choice(kernel: _Kernel, hardware: Hardware) -> Choice:
             note = f"{error}; the template is used, and tuning with --retune measures it again"
     schedule, template = schedule_by_template(func, hardware)
     return Choice(index, schedule.mod["main"], template, None, note)
+
+
+def restricted(
+    groups: list[GroupKernel], keep: Callable[[GroupKernel, AnyVariant], bool]
+) -> list[GroupKernel]:
+    """The groups with only some of their variants; those that shared kernels share them again."""
+    shared: dict[int, tuple[PrimFunc, ...]] = {}
+    found = []
+    for group in groups:
+        index = [i for i, v in enumerate(group.variants) if keep(group, v)]
+        if len(index) == len(group.variants):
+            found.append(group)
+            continue
+        kernels = shared.setdefault(id(group.kernels), tuple(group.kernels[i] for i in index))
+        variants = tuple(group.variants[i] for i in index)
+        found.append(replace(group, variants=variants, kernels=kernels))
+    return found

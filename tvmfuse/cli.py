@@ -70,6 +70,8 @@ def options_of(parsed: Namespace) -> CompileOptions:
         retune=parsed.retune,
         no_log=parsed.no_log,
         fallback=parsed.fallback,
+        metric=parsed.metric,
+        data=parsed.data,
     )
 
 
@@ -98,11 +100,77 @@ def _run(parsed: Namespace) -> int:
 
 
 def _verify(parsed: Namespace) -> int:
+    if (parsed.artifact is None) == (parsed.bisect is None):
+        raise OptionError("give the folder of an artifact, or --bisect MODEL, and not both")
+    if parsed.bisect is not None:
+        return _bisect(parsed)
+    for_bisect = [f"--{n}" for n in ("target", "threads") if getattr(parsed, n) is not None]
+    if for_bisect:
+        raise OptionError(f"{' and '.join(for_bisect)} belong to --bisect: an artifact has its own")
+    known = ("batch", "shape", "weights", "seed")
+    given = [f"--{name}" for name in known if getattr(parsed, name) is not None]
+    if given and parsed.against is None:
+        raise OptionError(
+            f"{' and '.join(given)} describe the model of --against, which is not given; without "
+            "it the artifact's own manifest says how its model was made"
+        )
+    named: dict[str, Any] = {}
+    if parsed.against is not None:
+        named["against"] = _model_options(parsed, parsed.against)
+    if parsed.metric or parsed.data:
+        named["metric"] = (parsed.metric, parsed.data)
     from tvmfuse import api
 
     with _progress(parsed.json) as progress:
-        report = api.verify_artifact(parsed.artifact, progress)
+        report = api.verify_artifact(parsed.artifact, progress, **named)
     return _answer(report, parsed.json)
+
+
+def _model_options(parsed: Namespace, model: str) -> CompileOptions:
+    """Options of a command that names a model but compiles nothing that stays."""
+    shape = tuple(parsed.shape) if parsed.shape else None
+    named = {n: v for n in ("target", "threads") if (v := getattr(parsed, n, None)) is not None}
+    return CompileOptions(
+        model, batch=parsed.batch, shape=shape, weights=parsed.weights, seed=parsed.seed or 0,
+        **named,
+    )  # fmt: skip
+
+
+def _bisect(parsed: Namespace) -> int:
+    if parsed.metric or parsed.data or parsed.against:
+        raise OptionError("--bisect compares with eager alone; drop --against, --metric and --data")
+    options = _model_options(parsed, parsed.bisect)
+    from tvmfuse import api
+
+    with _progress(parsed.json) as progress:
+        report = api.bisect_model(options, progress)
+    found = report["bisect"]
+    if parsed.json:
+        print(json.dumps(report, indent=2))
+    else:
+        culprit = found["culprit"]
+        print((f"{culprit['kind']} {culprit['name']}: " if culprit else "") + found["detail"])
+        for kind, why in found["broken"].items():
+            print(f"  {kind}: {why}")
+    return EXIT_ERROR if found["broken"] else EXIT_OK
+
+
+def _stability(parsed: Namespace) -> int:
+    options = _model_options(parsed, parsed.model)
+    from tvmfuse import api
+    from tvmfuse.report.tables import format_table
+
+    with _progress(parsed.json) as progress:
+        report = api.stability(options, progress)
+    if parsed.json:
+        print(json.dumps(report, indent=2))
+        return EXIT_OK
+    print(f"{report['model']}: {len(report['ranges'])} values and sums in float64")
+    for dtype, rows in report["troubled"].items():
+        print(f"{dtype}: {len(rows)} overflow or underflow" + (":" if rows else ""))
+        if rows:
+            print(format_table(rows))
+    return EXIT_OK
 
 
 def _progress(as_json: bool) -> Any:
@@ -199,6 +267,7 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "tune": _tune,
     "compile": _compile,
     "verify": _verify,
+    "stability": _stability,
     "log status": _log_status,
     "log clear": _log_clear,
     "log merge": _log_merge,

@@ -20,6 +20,10 @@ DEFAULT_TUNE_BUDGET_S = 600.0
 DTYPES = ("float32",)
 MEASURES = ("auto", "local")
 FALLBACKS = ("none", "eager")
+ELEMENT_TYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
+                 "uint8", "bool")  # fmt: skip
+InputShape = tuple[int, ...] | tuple[tuple[int, ...], str]  # extents, or extents and element type
+MAX_SEED = 2**63 - 2  # verification draws from the next one, and PyTorch's seeds are 64 bits wide
 
 
 def environment_threads() -> int | None:
@@ -51,6 +55,13 @@ def shipped_log_dir() -> Path | None:
     return None
 
 
+def shape_and_type(given: InputShape) -> tuple[tuple[int, ...], str | None]:
+    """Extents and element type of one ``--shape``; the type is None where it is not given."""
+    if len(given) == 2 and isinstance(given[1], str):
+        return tuple(given[0]), given[1]  # type: ignore[arg-type]
+    return tuple(given), None  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class CompileOptions:
     """Everything that ``tune`` and ``compile`` are asked for.
@@ -64,7 +75,8 @@ class CompileOptions:
     batch
         Extent of the first axis of every input; None keeps the model's own.
     shape
-        Shapes of all inputs; None keeps the model's own. Not together with ``batch``.
+        Shapes of all inputs, with an element type (``((1, 128), "int64")``) or without; None
+        keeps the model's own. Not together with ``batch``.
     dtype
         ``"float32"``, the only one in this release.
     weights
@@ -91,6 +103,9 @@ class CompileOptions:
     fallback
         ``"none"``: a model with operators that cannot be compiled is refused. ``"eager"``: PyTorch
         runs these, and the artifact needs PyTorch.
+    metric, data
+        ``package.module:function`` of the user's own measure, and what it is taken over; see
+        `tvmfuse.verify.metric`. The run fails where it differs from eager's by more than 0.1 %.
 
     Raises
     ------
@@ -101,7 +116,7 @@ class CompileOptions:
     model: str
     target: str = "llvm"
     batch: int | None = None
-    shape: tuple[tuple[int, ...], ...] | None = None
+    shape: tuple[InputShape, ...] | None = None
     dtype: str = "float32"
     weights: str | None = None
     trials: int | None = None
@@ -114,6 +129,8 @@ class CompileOptions:
     retune: bool = False
     no_log: bool = False
     fallback: str = "none"
+    metric: str | None = None
+    data: str | None = None
 
     def __post_init__(self) -> None:
         if self.threads is None:
@@ -137,9 +154,15 @@ class CompileOptions:
             raise OptionError(
                 "--batch and --shape are both given; --shape says the batch already, so drop one"
             )
-        for shape in self.shape or ():
+        for given in self.shape or ():
+            shape, dtype = shape_and_type(given)
             if not shape or min(shape) < 1:
                 raise OptionError(f"every extent of --shape must be positive, got {shape}")
+            if dtype is not None and dtype not in ELEMENT_TYPES:
+                raise OptionError(
+                    f"--shape {given}: {dtype!r} is no element type; choose from "
+                    + ", ".join(ELEMENT_TYPES)
+                )
 
     def _check_choices(self) -> None:
         if self.dtype not in DTYPES:
@@ -152,6 +175,8 @@ class CompileOptions:
                 " (both measure on this machine)"
             )
 
+        if (self.metric is None) != (self.data is None):
+            raise OptionError("--metric and --data belong together; give both or none")
         if self.fallback not in FALLBACKS:
             raise OptionError(
                 f"--fallback {self.fallback} is unknown; choose from {', '.join(FALLBACKS)}"
@@ -166,6 +191,8 @@ class CompileOptions:
         ):
             if value is not None and value < least:
                 raise OptionError(f"{option} must be at least {least}, got {value}")
+        if self.seed > MAX_SEED:
+            raise OptionError(f"--seed must be at most {MAX_SEED}, got {self.seed}")
         if self.time_budget_s is not None and not 0 < self.time_budget_s < float("inf"):
             raise OptionError(
                 f"--time-budget must be a positive number of seconds, got {self.time_budget_s:g}; "

@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tvm.tirx import PrimFunc
-
 from tvmfuse.build import Artifact, build
-from tvmfuse.choose import Choice, choose_kernels
-from tvmfuse.config import CompileOptions, shipped_log_dir
+from tvmfuse.choose import Choice, choose_kernels, restricted
+from tvmfuse.config import CompileOptions, InputShape, shape_and_type, shipped_log_dir
 from tvmfuse.database import TuningLog
 from tvmfuse.errors import ArtifactError, DeviceError, VerificationError
 from tvmfuse.frontend.import_model import import_model
@@ -35,7 +33,7 @@ from tvmfuse.tuning.measure import LocalMeasurer
 from tvmfuse.tuning.task import Task, make_task
 from tvmfuse.tuning.tuner import Budget, TuneResult
 from tvmfuse.tuning.tuner import tune as tune_tasks
-from tvmfuse.verify import Scheduled, VerifyReport, eager_ms, verify
+from tvmfuse.verify import Scheduled, VerifyReport, eager_ms, load_metric, verify
 from tvmfuse.verify.exposure import shows_positions
 from tvmfuse.workload import Workload
 
@@ -98,8 +96,9 @@ def source_of(options: CompileOptions) -> dict[str, Any]:
     }
 
 
-def _shape_text(shapes: tuple[tuple[int, ...], ...]) -> str:
-    return ";".join(",".join(map(str, shape)) for shape in shapes)
+def _shape_text(shapes: tuple[InputShape, ...]) -> str:
+    said = [(",".join(map(str, shape)), dtype) for shape, dtype in map(shape_and_type, shapes)]
+    return ";".join(f"{shape}:{dtype}" if dtype else shape for shape, dtype in said)
 
 
 class Clock:
@@ -134,6 +133,7 @@ class Run:
     ) -> None:
         self.workload, self.hardware, self.options = workload, hardware, options
         self.timed = timed
+        self.metric = load_metric(options.metric, options.data)
         self.progress, self.clock = progress, clock
         self.tuned: TuneResult | None = None
 
@@ -294,7 +294,9 @@ class Run:
             model = load(staged, threads=self.hardware.cores)
             kernels = scheduled_kernels(self.groups, choices, artifact)
             target = self.hardware.target_json
-            return artifact, verify(model, self.workload, self.options.seed, kernels, target)
+            return artifact, verify(
+                model, self.workload, self.options.seed, kernels, target, metric=self.metric
+            )
 
     def _provenance(self, choices: dict[str, Choice]) -> dict[str, Any]:
         origins = [c.origin for c in choices.values()]
@@ -346,23 +348,6 @@ class Run:
             "records": {"hit": hit, "missed": len(distinct) - hit},
             "provenance": self.workload.provenance,
         }
-
-
-def restricted(
-    groups: list[GroupKernel], keep: Callable[[GroupKernel, AnyVariant], bool]
-) -> list[GroupKernel]:
-    """The groups with only some of their variants; those that shared kernels share them again."""
-    shared: dict[int, tuple[PrimFunc, ...]] = {}
-    found = []
-    for group in groups:
-        index = [i for i, v in enumerate(group.variants) if keep(group, v)]
-        if len(index) == len(group.variants):
-            found.append(group)
-            continue
-        kernels = shared.setdefault(id(group.kernels), tuple(group.kernels[i] for i in index))
-        variants = tuple(group.variants[i] for i in index)
-        found.append(dataclasses.replace(group, variants=variants, kernels=kernels))
-    return found
 
 
 def scheduled_kernels(

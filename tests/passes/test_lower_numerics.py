@@ -1,4 +1,4 @@
-"""Layer norm keeps its digits at a large offset, tanh its denormals."""
+"""Layer norm keeps its digits at a large offset."""
 
 import numpy as np
 import pytest
@@ -51,17 +51,3 @@ def test_leading_axes_are_left_to_the_stock_lowering(kit):
     x, g, c = (rng.standard_normal(s).astype("float32") for s in ((4, 3), (4,), (4,)))
     want = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5) * g[:, None] + c[:, None]
     kit.assert_same(kit.run(after, x, g, c), [want.astype("float32")], rtol=1e-4)
-
-
-class Tanh(nn.Module):
-    def forward(self, x):
-        return torch.tanh(x)
-
-
-def test_tanh_of_small_and_large(kit):
-    x = torch.tensor([[1e-39, -1e-39, 1e-5, 2.0**-12, 1e-3, 0.5, 3.0, -20.0, 0.0, np.nan]])
-    got = kit.run(lowered(kit, Tanh(), x), x.numpy())[0]
-    exact = np.tanh(x.double().numpy())
-    assert np.isnan(got[0, -1])
-    # 3e-6 is what TVM's rational approximation is off by where it takes over.
-    assert np.allclose(got[0, :-1], exact[0, :-1], rtol=5e-6, atol=0)

@@ -29,7 +29,7 @@ from tvmfuse.report.progress import Progress
 from tvmfuse.run import REPORT, Clock, Run, runnable_target, source_of
 from tvmfuse.runtime.manifest import MANIFEST, FileSeal, sha256_of
 from tvmfuse.runtime.write import check_destination, install_artifact
-from tvmfuse.verify import verify
+from tvmfuse.verify import Metric, VerifyReport, load_metric, verify
 from tvmfuse.workload import Workload
 
 _ROUNDS = 9  # timed calls of every part; the median is reported
@@ -76,6 +76,21 @@ def compile_loaded(
     if workload is not None:
         return Run(workload, hardware, options, progress, clock).go(output)
     return _Parts(loaded, found, hardware, options, progress, clock).go(output)
+
+
+def verify_parts(
+    model: SegmentedModel,
+    loaded: LoadedReference,
+    found: Split,
+    seed: int,
+    metric: Metric | None = None,
+) -> VerifyReport:
+    """Compare a model in parts with eager; what the program draws is drawn from one seed."""
+    workload = Workload(
+        loaded.name, None, found.signature, _Seeded(loaded.module, found.draws),
+        loaded.example_inputs, loaded.provenance,
+    )  # fmt: skip
+    return verify(_seeded(model), workload, seed, metric=metric)
 
 
 class _Parts:
@@ -165,16 +180,14 @@ class _Parts:
             self.options,
             trials=trials and max(1, round(trials * share)),
             time_budget_s=seconds and seconds * share,
+            metric=None,  # of the whole
+            data=None,
         )
 
     def _verified(self, model: SegmentedModel) -> dict[str, Any]:
         """The whole against eager; the compiled parts were verified when they were built."""
-        workload = Workload(
-            self.loaded.name, None, self.split.signature,
-            _Seeded(self.loaded.module, self.split.draws),
-            self.loaded.example_inputs, self.loaded.provenance,
-        )  # fmt: skip
-        report = verify(_seeded(model), workload, self.options.seed)
+        metric = load_metric(self.options.metric, self.options.data)
+        report = verify_parts(model, self.loaded, self.split, self.options.seed, metric)
         if not report.passed:
             raise VerificationError(
                 f"{self.loaded.name} in {len(self.split.segments)} parts does not agree with eager "

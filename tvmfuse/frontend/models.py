@@ -117,7 +117,7 @@ def _example_inputs(
     spec: str, inputs: Any, batch: int | None, shape: Shape, seed: int
 ) -> tuple[Any, ...]:
     if shape is not None:
-        return shapes.make_inputs(shapes.parse_shapes(shape), batch, seed)
+        return shapes.make_inputs(shapes.parse_shapes(shape), batch, seed, like=inputs)
     if inputs is None:
         raise ImportModelError(
             f"{spec} returned no example inputs: give --shape (e.g. --shape 1,3,224,224), or "

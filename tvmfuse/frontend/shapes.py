@@ -13,7 +13,10 @@ from tvmfuse.errors import OptionError
 _INTEGER_HIGH = 10  # drawn integers stay below it: legal token ids and class labels nearly always
 
 
-def parse_shapes(text: str | Sequence[int]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+Wanted = tuple[tuple[int, ...], torch.dtype | None]  # extents, and the type where it is said
+
+
+def parse_shapes(text: str | Sequence[int]) -> list[Wanted]:
     """Read ``"1,3,224,224"``, ``"1x128:int64;1x128:int64"`` or a sequence of integers.
 
     Raises
@@ -22,14 +25,14 @@ def parse_shapes(text: str | Sequence[int]) -> list[tuple[tuple[int, ...], torch
         The text is none of these, or an extent is not positive.
     """
     if not isinstance(text, str):
-        return [(_extents(list(map(str, text)), str(tuple(text))), torch.float32)]
+        return [(_extents(list(map(str, text)), str(tuple(text))), None)]
     return [_parse_one(part.strip()) for part in text.split(";")]
 
 
-def _parse_one(text: str) -> tuple[tuple[int, ...], torch.dtype]:
-    extents, _, dtype_name = text.partition(":")
-    dtype = getattr(torch, dtype_name.strip() or "float32", None)
-    if not isinstance(dtype, torch.dtype):
+def _parse_one(text: str) -> Wanted:
+    extents, colon, dtype_name = text.partition(":")
+    dtype = getattr(torch, dtype_name.strip(), None) if colon else None
+    if colon and not isinstance(dtype, torch.dtype):
         raise OptionError(f"--shape {text!r}: {dtype_name!r} is no element type of torch")
     return _extents(extents.replace("x", ",").split(","), text), dtype
 
@@ -48,12 +51,17 @@ def _extents(parts: list[str], text: str) -> tuple[int, ...]:
 
 
 def make_inputs(
-    shapes: list[tuple[tuple[int, ...], torch.dtype]], batch: int | None, seed: int
+    shapes: list[Wanted], batch: int | None, seed: int, like: Any = None
 ) -> tuple[torch.Tensor, ...]:
-    """Draw one tensor a shape; ``batch`` replaces the first extent of each."""
+    """Draw one tensor a shape; ``batch`` replaces the first extent of each.
+
+    A type that is not said is that of the tensor at the same place in ``like``, or float32.
+    """
     generator = torch.Generator().manual_seed(seed)
     made = []
-    for shape, dtype in shapes:
+    tensors = [t for t in pytree.tree_leaves(like) if isinstance(t, torch.Tensor)]
+    for number, (shape, said) in enumerate(shapes):
+        dtype = said or (tensors[number].dtype if number < len(tensors) else torch.float32)
         extents = shape if batch is None else (batch, *shape[1:])
         if dtype == torch.bool:
             made.append(torch.randint(0, 2, extents, generator=generator).bool())

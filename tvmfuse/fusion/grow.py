@@ -30,6 +30,9 @@ from tvmfuse.verdict import YES, Verdict, no
 # Templates inline a group into one expression, in which a value that is read twice stands twice:
 # chains with diamonds grow exponentially and stop compiling.
 MAX_EXPRESSION = 256
+# What stands for more than one operator in an expression: TVM's analysis of tanh's lowering
+# (`tvmfuse.schedules.cpu.intrinsics`) takes 18 times as long for each tanh around another.
+_WEIGHT = {"tanh": 4, "gelu_tanh": 4}
 MAX_REGION = 64  # operators looked at between a value and the point where its readers meet
 
 # Operators that cost many times an addition: not computed again for every element of a broadcast.
@@ -108,7 +111,8 @@ class Grower:
         """Operators in the expression of ``name`` when its group is inlined into it."""
         group = self._owner.get(name)
         node = self.graph.nodes[name]
-        return 1 + sum(
+        step = self.graph.kernels[name].step if name in self.graph.kernels else ""
+        return 1 + _WEIGHT.get(step, 1) * sum(
             self._size[read]
             for read in self.graph.reads(node)
             if group is not None and self._owner.get(read) is group

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import tvm
 from tvm import relax
@@ -35,6 +35,12 @@ from tvmfuse.workload import Workload
 
 LAYOUTS = {"llvm": {"relax.nn.conv2d": ["NHWC", "OHWI"]}}
 
+# Without these no kernels come out; others may be left out, to find a wrong one.
+REQUIRED = frozenset(
+    ("NameVariables", "CanonicalizeBindings", "DeadCodeElimination", "LegalizeOps",
+     "RewriteDataflowReshape")
+)  # fmt: skip
+
 
 def lower(workload: Workload, hardware: Hardware, rules: Sequence[Rule] | None = None) -> Workload:
     """:func:`lowering` without the account of its merges."""
@@ -42,7 +48,10 @@ def lower(workload: Workload, hardware: Hardware, rules: Sequence[Rule] | None =
 
 
 def lowering(
-    workload: Workload, hardware: Hardware, rules: Sequence[Rule] | None = None
+    workload: Workload,
+    hardware: Hardware,
+    rules: Sequence[Rule] | None = None,
+    leave_out: Collection[str] = (),
 ) -> tuple[Workload, Merges]:
     """Normalise the graph for the target, merge operators, and lower every one to a kernel.
 
@@ -50,6 +59,8 @@ def lowering(
     ----------
     rules
         Merging rules in order of priority; all of the library when left out.
+    leave_out
+        Passes that are not run, named as :func:`optional_passes` names them.
 
     Returns
     -------
@@ -60,12 +71,25 @@ def lowering(
         Which operators were merged, and which were not and why.
     """
     origins = dict(workload.origins)
-    normal = _run(workload.module, _normalisation(hardware, origins))
+    before, behind = _normalisation(hardware, origins), _kernels(hardware, origins)
+    kept = [p for label, p in _labelled([*before, *behind]) if label not in leave_out]
+    first = sum(label not in leave_out for label, _ in _labelled(before))
+    normal = _run(workload.module, kept[:first])
     graph = Graph(normal)
     merges = find_merges(graph, merging_rules() if rules is None else rules, hardware)
     merged = apply_merges(normal, graph, merges.chosen, origins)
-    module = _run(merged, _kernels(hardware, origins))
+    module = _run(merged, kept[first:])
     return dataclasses.replace(workload, module=module, origins=settled(module, origins)), merges
+
+
+def optional_passes(hardware: Hardware) -> list[str]:
+    """Labels of the passes that :func:`lowering` can leave out, in order: ``"5 FoldBatchNorm"``."""
+    every = [*_normalisation(hardware, {}), *_kernels(hardware, {})]
+    return [label for label, p in _labelled(every) if p.info.name not in REQUIRED]
+
+
+def _labelled(passes: list[tvm.transform.Pass]) -> list[tuple[str, tvm.transform.Pass]]:
+    return [(f"{number} {p.info.name}", p) for number, p in enumerate(passes, start=1)]
 
 
 def _normalisation(hardware: Hardware, origins: dict[str, str]) -> list[tvm.transform.Pass]:

@@ -14,7 +14,10 @@ _LOW = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def run_exact(
-    program: Any, inputs: Sequence[torch.Tensor], see: Callable[[fx.Node, Any], Any]
+    program: Any,
+    inputs: Sequence[torch.Tensor],
+    see: Callable[[fx.Node, Any], Any],
+    before: Callable[[fx.Node, Any, Any], None] | None = None,
 ) -> None:
     """Run ``program`` with every float of it in float64.
 
@@ -27,6 +30,8 @@ def run_exact(
     see
         Called with each operator's node and its value, in order; values are freed after their
         last use. What it returns takes the value's place in the rest of the run, unless None.
+    before
+        Called with each operator's node, arguments and keyword arguments before it runs.
 
     Raises
     ------
@@ -34,15 +39,22 @@ def run_exact(
         Whatever an operator raises that has no float64 form.
     """
     with torch.no_grad():
-        _Exact(program.graph_module, see).run(*_arguments(program, inputs))
+        _Exact(program.graph_module, see, before).run(*_arguments(program, inputs))
 
 
 class _Exact(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, see: Callable[[fx.Node, Any], Any]) -> None:
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        see: Callable[[fx.Node, Any], Any],
+        before: Callable[[fx.Node, Any, Any], None] | None,
+    ) -> None:
         super().__init__(module)
-        self._see = see
+        self._see, self._before = see, before
 
     def run_node(self, n: fx.Node) -> Any:
+        if self._before is not None and n.op == "call_function":
+            self._before(n, *self.fetch_args_kwargs_from_env(n))
         value = super().run_node(n)
         other = self._see(n, value) if n.op == "call_function" else None
         return value if other is None else other

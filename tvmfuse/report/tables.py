@@ -130,7 +130,9 @@ def _verified(verify: Mapping[str, Any] | None) -> str:
     for key, label in (("max_abs_err", "absolute"), ("max_rel_err", "relative")):
         if verify.get(key) is not None:
             text += f", largest {label} error {verify[key]:.2g}"
-    return text
+    metric = (verify.get("levels") or {}).get("metric") or {}
+    told = [found["note"] for found in metric.values() if found.get("note")]
+    return "\n          ".join([text, *told, *(verify.get("failures") or [])])
 
 
 def _pairs(values: Mapping[str, Any] | None, pattern: str) -> str:

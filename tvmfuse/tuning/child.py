@@ -70,6 +70,7 @@ class Bench:
     def __init__(self, start: wire.Start, replies: int) -> None:
         import tvm  # not before torch is blocked
 
+        import tvmfuse.schedules  # noqa: F401  its rules of lowering hold here as in the build
         from tvmfuse.tuning import kernel
 
         self._tvm, self._kernel = tvm, kernel

@@ -16,6 +16,7 @@ from tvmfuse.verify.compare import compare
 from tvmfuse.verify.inputs import edge_inputs
 from tvmfuse.verify.kernels import BUDGET_S, Scheduled, check_kernels
 from tvmfuse.verify.layers import check_layers
+from tvmfuse.verify.metric import Metric, check_metric, load_metric
 from tvmfuse.verify.model import check_model
 from tvmfuse.verify.reference import eager_ms
 from tvmfuse.verify.report import Comparison, VerifyReport
@@ -25,11 +26,13 @@ from tvmfuse.workload import Workload
 __all__ = [
     "TOLERANCES",
     "Comparison",
+    "Metric",
     "Scheduled",
     "VerifyReport",
     "compare",
     "eager_ms",
     "edge_inputs",
+    "load_metric",
     "verify",
 ]  # fmt: skip
 
@@ -41,6 +44,7 @@ def verify(
     kernels: Sequence[Scheduled] = (),
     target: Any = None,
     budget_s: float = BUDGET_S,
+    metric: Metric | None = None,
 ) -> VerifyReport:
     """Compare ``model`` with the workload's reference.
 
@@ -60,6 +64,8 @@ def verify(
         What unscheduled kernels are compiled for.
     budget_s
         Seconds for the kernel level; infinity checks every kernel.
+    metric
+        The user's own measure with its data, for the metric level.
 
     Returns
     -------
@@ -91,6 +97,8 @@ def verify(
         found = check_kernels(model, kernels, inputs, target, budget_s, suspects)
         done("kernel", found)
         levels |= _blame(levels, found, suspects)
+    if metric is not None:
+        done("metric", check_metric(model, workload, metric))
     return VerifyReport(levels, said, seconds, diverging)
 
 

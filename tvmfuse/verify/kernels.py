@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import tvm
 
+import tvmfuse.schedules  # noqa: F401  its rules of lowering hold here as in the build
 from tvmfuse.tuning.task import as_main, count_flops
 from tvmfuse.verify.compare import TINY, as_tensor, copies
 from tvmfuse.verify.report import Comparison

@@ -94,6 +94,7 @@ class VerifyReport:
             },
             "reference": self.reference,
             "passed": self.passed,
+            "failures": self.failures(),
             "max_abs_err": self.max_abs_err,
             "max_rel_err": self.max_rel_err,
             "seconds": {level: round(s, 3) for level, s in self.seconds.items()},

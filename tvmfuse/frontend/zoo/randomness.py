@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
+from tvmfuse.errors import ImportModelError
 from tvmfuse.frontend import weights as weights_io
 from tvmfuse.frontend.loaded import weights_file
 
@@ -37,6 +39,16 @@ def fill(module: nn.Module, source: str, inputs: tuple[Any, ...], seed: int) -> 
     """
     if source == "random":
         weights_io.randomize(module, seed)
-        weights_io.calibrate(module.eval(), inputs, seed)
+        try:
+            weights_io.calibrate(module.eval(), inputs, seed)
+        except Exception as error:  # of any layer: the shapes are the user's
+            tensors = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+            said = ", ".join(
+                f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors
+            )
+            raise ImportModelError(
+                f"the model does not run on {said}: {type(error).__name__}: {error}; give it other "
+                "inputs with --shape (1,3,224,224 for an image)"
+            ) from error
     elif source != "pretrained":
         weights_io.load_state_dict(module, weights_file(source))
