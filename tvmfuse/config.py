@@ -91,6 +91,10 @@ class CompileOptions:
     fallback
         ``"none"``: a model with operators that cannot be compiled is refused. ``"eager"``: PyTorch
         runs these, and the artifact needs PyTorch.
+    rules
+        A TOML or Python file with rules of fusion of the user's own; None: those of the library.
+    no_rule, only
+        Names and categories of rules that are switched off, or that alone stay on.
 
     Raises
     ------
@@ -114,6 +118,9 @@ class CompileOptions:
     retune: bool = False
     no_log: bool = False
     fallback: str = "none"
+    rules: Path | None = None
+    no_rule: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.threads is None:

@@ -90,7 +90,9 @@ def _unstable_sort_of_booleans(node: fx.Node) -> str:
     if node.args[0].meta["val"].dtype != torch.bool or _argument(node, "stable"):  # type: ignore[union-attr]
         return ""
     used = [u for u in node.users if operator_name(u) == "getitem" and u.args[1] and u.users]
-    return "of equal booleans names places that PyTorch leaves open; use stable=True" if used else ""
+    return (
+        "of equal booleans names places that PyTorch leaves open; use stable=True" if used else ""
+    )
 
 
 def _mask_put(node: fx.Node) -> str:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tvmfuse.errors import BuildError
+from tvmfuse.fusion.feasibility import MatrixRow, assess
 from tvmfuse.fusion.grow import Grower
 from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.plan import Group, Plan, Refusal
 from tvmfuse.fusion.rules.vertical import VERTICAL, VerticalRule
 from tvmfuse.hardware import Hardware
+from tvmfuse.hardware.limits import limits_of
 from tvmfuse.workload import Workload
 
 
 def make_plan(
-    workload: Workload, hardware: Hardware, rules: Iterable[VerticalRule] = VERTICAL
+    workload: Workload,
+    hardware: Hardware,
+    rules: Iterable[VerticalRule] = VERTICAL,
+    off: Iterable[VerticalRule] = (),
 ) -> Plan:
     """Group the kernels of a lowered workload.
 
@@ -26,6 +31,8 @@ def make_plan(
         The target.
     rules
         Vertical rules in order of priority.
+    off
+        Rules that are switched off.
 
     Returns
     -------
@@ -38,15 +45,21 @@ def make_plan(
         The result is not a partition: a fault of the planner, never silent.
     """
     graph = KernelGraph(workload.module)
-    grower = Grower(graph, rules)
-    groups = []
+    limits = limits_of(hardware)
+    grower = Grower(graph, rules, limits, off)
+    groups, matrix = [], []
     for grown in grower.grow():
-        ops = tuple(graph.kernels[m].op for m in grown.members)
+        members, steps = tuple(grown.members), tuple(grown.rules)
+        ops = tuple(graph.kernels[m].op for m in members)
         rule = _equation(ops) if len(ops) > 1 else ""
-        groups.append(Group(tuple(grown.members), ops, "vertical" if rule else "", rule))
+        category = "vertical" if rule else ""
+        groups.append(Group(members, ops, category, rule, grown.anchor, steps))
+        if rule and grown.work is not None:
+            matrix.append(MatrixRow(members[-1], ops, grown.work, assess(grown.work, limits)))
     plan = Plan(
         tuple(groups),
         tuple(Refusal(s.rule, s.verdict.reason, s.verdict.culprit) for s in grower.stopped),
+        tuple(matrix),
     )
     check_partition(graph, plan)
     return plan
