@@ -26,7 +26,7 @@ ROWS = (
     ("verify", "verification", "diagnose"),
     ("deploy", "report"),
     ("run", "arguments"),
-    ("fallback",),
+    ("fallback", "explain"),
     ("__init__", "api", "cli", "compat"),
 )
 ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}

@@ -78,6 +78,13 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "--data": {"metavar": "MODULE:CALLABLE|FILE.pt",
                    "help": "pairs (inputs, data), one a batch, for --metric"},
     },
+    "fusion": {
+        "--rules": {"type": Path, "metavar": "FILE", "help": "rules of your own (.toml or .py)"},
+        "--no-rule": {"action": "append", "default": [], "metavar": "NAME|CATEGORY",
+                      "help": "switch a rule or a category off; may be repeated"},
+        "--only": {"action": "append", "default": [], "metavar": "NAME|CATEGORY",
+                   "help": "switch all other rules off; may be repeated"},
+    },
     "files": {
         "--log-dir": {"type": Path, "metavar": "DIR", "help": "folder of the tuning logs"},
         "--no-log": {"action": "store_true",
@@ -91,6 +98,7 @@ _HELP = {
     "tune": "search for fast kernels, then build, verify and save",
     "compile": "build, verify and save with the log and the templates",
     "bench": "compare with other runtimes (options: tvmfuse bench --help)",
+    "explain": "show what a model consists of, what is fused, what is not, and why",
     "verify": "check an artifact against the model that it was made from, or another one",
     "stability": "which values overflow or underflow in float16 and bfloat16, and where",
     "log": "look after tuning logs",
@@ -121,6 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
             for flag, arguments in options.items():
                 group.add_argument(flag, **arguments)
     commands.add_parser("bench", help=_HELP["bench"])
+    _add_explain(commands, common)
     _add_verify(commands, common)
     stability = _add(commands, "stability", common)
     for flag, arguments in _MODEL_OPTIONS["model"].items():
@@ -155,6 +164,26 @@ def _add_verify(commands: Any, common: argparse.ArgumentParser) -> None:
         verify.add_argument(flag, **{**arguments, "default": None})
     for flag, arguments in _MODEL_OPTIONS["verification"].items():
         verify.add_argument(flag, **arguments)
+
+
+def _add_explain(commands: Any, common: argparse.ArgumentParser) -> None:
+    command = _add(commands, "explain", common)
+    command.add_argument("model", metavar="MODEL", help=_MODEL_OPTIONS["model"]["--model"]["help"])
+    for title in ("model", "target", "fusion"):
+        group = command.add_argument_group(title)
+        for flag, arguments in _MODEL_OPTIONS[title].items():
+            if flag != "--model":
+                group.add_argument(flag, **arguments)
+    wanted = command.add_argument_group("what is wanted beside the fusion table")
+    wanted.add_argument("--graph", nargs="?", const="relax", default="", choices=("relax", "fx"),
+                        help="work, traffic and roofline side of the operators: after import "
+                             "(relax, the default) or before it (fx)")  # fmt: skip
+    wanted.add_argument("--profile", type=Path, metavar="FILE",
+                        help="join the times of a torch.profiler trace")  # fmt: skip
+    wanted.add_argument("--why", default="", metavar="RULE",
+                        help="the match that came furthest, and why it stopped")  # fmt: skip
+    wanted.add_argument("--device", default="", metavar="GPU",
+                        help="compare with the limits of a GPU (t4, a100, ...)")  # fmt: skip
 
 
 def _add_log(commands: Any, common: argparse.ArgumentParser) -> None:

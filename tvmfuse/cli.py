@@ -72,6 +72,9 @@ def options_of(parsed: Namespace) -> CompileOptions:
         fallback=parsed.fallback,
         metric=parsed.metric,
         data=parsed.data,
+        rules=parsed.rules,
+        no_rule=tuple(parsed.no_rule),
+        only=tuple(parsed.only),
     )
 
 
@@ -97,6 +100,28 @@ def _run(parsed: Namespace) -> int:
     with _progress(parsed.json) as progress:
         report = api.run(options, progress)
     return _answer(report, parsed.json)
+
+
+def _explain(parsed: Namespace) -> int:
+    options = CompileOptions(
+        model=parsed.model,
+        target=parsed.target,
+        batch=parsed.batch,
+        shape=tuple(parsed.shape) if parsed.shape else None,
+        dtype=parsed.dtype,
+        weights=parsed.weights,
+        seed=parsed.seed,
+        threads=parsed.threads,
+        rules=parsed.rules,
+        no_rule=tuple(parsed.no_rule),
+        only=tuple(parsed.only),
+    )
+    from tvmfuse.explain import Asked, explain
+    from tvmfuse.report.explanation import format_explanation
+
+    answer = explain(options, Asked(parsed.graph, parsed.why, parsed.profile, parsed.device))
+    print(json.dumps(answer, indent=2) if parsed.json else format_explanation(answer))
+    return EXIT_OK
 
 
 def _verify(parsed: Namespace) -> int:
@@ -266,6 +291,7 @@ def _log_distill(parsed: Namespace) -> int:
 _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "tune": _tune,
     "compile": _compile,
+    "explain": _explain,
     "verify": _verify,
     "stability": _stability,
     "log status": _log_status,

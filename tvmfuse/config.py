@@ -106,6 +106,10 @@ class CompileOptions:
     metric, data
         ``package.module:function`` of the user's own measure, and what it is taken over; see
         `tvmfuse.verify.metric`. The run fails where it differs from eager's by more than 0.1 %.
+    rules
+        A TOML or Python file with rules of fusion of the user's own; None: those of the library.
+    no_rule, only
+        Names and categories of rules that are switched off, or that alone stay on.
 
     Raises
     ------
@@ -131,6 +135,9 @@ class CompileOptions:
     fallback: str = "none"
     metric: str | None = None
     data: str | None = None
+    rules: Path | None = None
+    no_rule: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.threads is None:

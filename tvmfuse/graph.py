@@ -97,15 +97,21 @@ class Node:
     value: Any
     operands: tuple[Any, ...]
 
-    @property
+    # Reading a type crosses into C++ for every extent: once for each node.
+    @cached_property
     def shape(self) -> tuple[int, ...] | None:
         """Static shape of the result; None when unknown or a tuple."""
         return shape_of(self.var)
 
-    @property
+    @cached_property
     def dtype(self) -> str:
         """Element type of the result."""
         return dtype_of(self.var)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Bytes of the result; 0 when its shape is unknown."""
+        return tensor_bytes(self.var)
 
 
 class Graph:
@@ -129,6 +135,8 @@ class Graph:
         self.parameters = tuple(str(p.name) for p in main.params)
         self.outputs = frozenset(self._returned(main.body.body))
         self.position = {name: i for i, name in enumerate(self.nodes)}
+        self._bytes: dict[str | int, int] = {}  # of parameters and constants
+        self.memo: dict[Any, Any] = {}  # what variants of one rule share of their matching
 
     def _returned(self, expr: Any) -> Iterator[str]:
         """Names of what is returned, through the bindings of tuples."""
@@ -162,6 +170,16 @@ class Graph:
         """The node that binds ``expr``; None for parameters and constants."""
         return self.nodes.get(str(expr.name)) if isinstance(expr, relax.Var) else None
 
+    def bytes_of(self, operand: Any) -> int:
+        """Bytes of an operand of one of the nodes."""
+        node = self.node(operand)
+        if node is not None:
+            return node.bytes
+        key = str(operand.name) if isinstance(operand, relax.Var) else id(operand)
+        if key not in self._bytes:
+            self._bytes[key] = tensor_bytes(operand)
+        return self._bytes[key]
+
     def sole_user(self, name: str) -> str | None:
         """The only node that reads ``name``; None when there are more, or the model returns it."""
         users = self.users.get(name, ())
@@ -190,3 +208,110 @@ def _kind(value: Any) -> str:
     if name == "relax.call_tir":
         return str(value.args[0].name_hint).rstrip("0123456789_")
     return name.removeprefix("relax.")
+
+
+# Operators that move data and compute nothing.
+MOVES = frozenset(
+    ("", "reshape", "permute_dims", "transpose", "concat", "concatenate", "split", "strided_slice",
+     "slice", "take", "embedding", "broadcast_to", "expand_dims", "squeeze", "flatten", "nn.pad",
+     "pad", "tile", "repeat", "layout_transform", "copy")
+)  # fmt: skip
+# Arithmetic operations an element; those of functions are about what their polynomials take.
+_COST = {
+    "exp": 10, "sigmoid": 12, "tanh": 14, "erf": 14, "gelu": 18, "gelu_tanh": 18, "silu": 13,
+    "mish": 26, "softplus": 22, "elu": 12, "selu": 12, "log": 12, "power": 22, "power_const": 22,
+    "sin": 14, "cos": 14, "divide": 2, "sqrt": 2, "rsqrt": 2, "hardswish": 4, "hardsigmoid": 3,
+    "softmax": 14, "log_softmax": 14, "layer_norm": 8, "group_norm": 8, "instance_norm": 8,
+    "rms_norm": 5, "batch_norm": 4, "clip": 2, "relu6": 2,
+}  # fmt: skip
+_OVER_INPUT = ("sum", "mean", "max", "min", "prod", "variance", "softmax", "log_softmax")
+
+
+def elements_of(expr: Any) -> int:
+    """Elements of a tensor expression; 0 when its shape is unknown."""
+    shape = shape_of(expr)
+    return 0 if shape is None else math.prod(shape)
+
+
+def node_flops(node: Node) -> float:
+    """Arithmetic operations of one operator: a multiplication and an addition are two.
+
+    Of shapes alone, for operators as for lowered kernels; 0 for one that only moves data and
+    where a shape is unknown.
+    """
+    op = node.op.removeprefix("nn.").removeprefix("tir_")
+    if node.op in MOVES or op in MOVES or not node.operands:
+        return 0.0
+    first = node.operands[0]
+    own = elements_of(first) if node.shape is None else math.prod(node.shape)  # None: a tuple
+    if op.startswith("conv") and len(node.operands) > 1:
+        weight = shape_of(node.operands[1])
+        if not weight:
+            return 0.0
+        rows = elements_of(first) if "transpose" in op else own
+        return 2.0 * rows * math.prod(weight[1:])
+    if op in ("matmul", "dense"):
+        return 2.0 * own * (shape_of(first) or (0,))[-1]
+    if op in ("call_pure_packed", "attention") and len(node.operands) > 2:
+        width, keys = (shape_of(first) or (1,))[-1], (shape_of(node.operands[1]) or (0,))[-1]
+        both = width + (shape_of(node.operands[2]) or (0,))[-1]
+        return 2.0 * elements_of(first) / max(1, width) * keys * both
+    reduces = op.startswith(_OVER_INPUT) or "pool" in op
+    elements = elements_of(first) if reduces else own
+    return float(elements * _COST.get(op, 1))
+
+
+def node_bytes(graph: Graph, node: Node) -> int:
+    """Bytes that one operator reads and writes when it runs for itself; 0 for views."""
+    if node.op in ("", "reshape"):
+        return 0
+    distinct = {
+        str(o.name) if isinstance(o, relax.Var) else id(o): graph.bytes_of(o) for o in node.operands
+    }
+    return sum(distinct.values()) + node.bytes
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator as the roofline sees it, whatever graph it comes from.
+
+    Parameters
+    ----------
+    name, op
+        Its result, and what it computes without a namespace.
+    flops, moved_bytes
+        Arithmetic operations, and bytes read and written when it runs for itself.
+    reads
+        Results of other operators that it reads.
+    dtype
+        Element type of its result.
+    """
+
+    name: str
+    op: str
+    flops: float
+    moved_bytes: int
+    reads: tuple[str, ...]
+    dtype: str = "float32"
+
+    @property
+    def intensity(self) -> float:
+        """Operations a byte; 0 for one that moves nothing."""
+        return self.flops / self.moved_bytes if self.moved_bytes else 0.0
+
+
+def operators(graph: Graph) -> list[Operator]:
+    """Every operator of a graph; views and tuples are looked through."""
+    seen_through: dict[str, tuple[str, ...]] = {}
+    found = []
+    for node in graph.nodes.values():
+        reads = tuple(
+            dict.fromkeys(r for n in graph.reads(node) for r in seen_through.get(n, (n,)))
+        )
+        if node.op in ("", "reshape"):
+            seen_through[node.name] = reads
+            continue
+        inner = tuple(r for r in reads if r in graph.nodes)
+        work, moved = node_flops(node), node_bytes(graph, node)
+        found.append(Operator(node.name, node.op, work, moved, inner, node.dtype or "float32"))
+    return found

@@ -20,12 +20,14 @@ from tvmfuse.errors import ArtifactError, DeviceError, VerificationError
 from tvmfuse.frontend.import_model import import_model
 from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.planner import make_plan
+from tvmfuse.fusion.rules.selection import RuleSet, select_rules
 from tvmfuse.hardware import Hardware, resolve_target, runnable_here
 from tvmfuse.passes.group import PREFIX
 from tvmfuse.passes.pipeline import fuse, lowering
 from tvmfuse.passes.specialize import GroupKernel, group_kernels, kernel_name
 from tvmfuse.report.progress import Progress
 from tvmfuse.runtime import load
+from tvmfuse.runtime.manifest import sha256_of
 from tvmfuse.runtime.timing import time_artifact
 from tvmfuse.runtime.write import check_destination, install_artifact
 from tvmfuse.schedules.variant import AnyVariant
@@ -61,6 +63,7 @@ def run(options: CompileOptions, progress: Progress) -> dict[str, Any]:
         Any stage fails. No artifact is left then, and an older one at the same place stays.
     """
     hardware = runnable_target(options)
+    rules_of(options)  # refuses unknown names before the model is loaded
     assert options.output is not None
     check_destination(options.output)
     clock = Clock(progress)
@@ -85,6 +88,11 @@ def runnable_target(options: CompileOptions) -> Hardware:
     return hardware
 
 
+def rules_of(options: CompileOptions) -> RuleSet:
+    """The rules of fusion that the options leave on; raises OptionError."""
+    return select_rules(options.no_rule, options.only, options.rules)
+
+
 def source_of(options: CompileOptions) -> dict[str, Any]:
     """What names the model and its weights, as arguments of ``load_model``."""
     return {
@@ -93,6 +101,16 @@ def source_of(options: CompileOptions) -> dict[str, Any]:
         "shape": None if options.shape is None else _shape_text(options.shape),
         "weights": options.weights,
         "seed": options.seed,
+    }
+
+
+def rules_identity(options: CompileOptions) -> dict[str, Any]:
+    """What says which rules took part; empty for the library as it is."""
+    file = options.rules
+    return {
+        **({"file": file.name, "sha256": sha256_of(file)} if file else {}),
+        **({"off": list(options.no_rule)} if options.no_rule else {}),
+        **({"only": list(options.only)} if options.only else {}),
     }
 
 
@@ -140,8 +158,11 @@ class Run:
     def go(self, output: Path) -> dict[str, Any]:
         """All stages; the artifact is written beside ``output`` and moved there at the end."""
         with self.clock("fuse"):
-            self.lowered, self.merges = lowering(self.workload, self.hardware)
-            self.plan = make_plan(self.lowered, self.hardware)
+            rules = rules_of(self.options)
+            self.lowered, self.merges = lowering(self.workload, self.hardware, rules.merging)
+            self.plan = make_plan(
+                self.lowered, self.hardware, rules.vertical, rules.off, rules.diagonal
+            )
             self.fused = fuse(self.lowered, self.plan)
             self.groups = self._groups()
         choices = self._choices()
@@ -302,6 +323,7 @@ class Run:
         origins = [c.origin for c in choices.values()]
         return {
             **self.workload.provenance,
+            "rules": rules_identity(self.options),
             "kernels_from_log": origins.count("log"),
             "kernels_from_templates": len(origins) - origins.count("log"),
         }
@@ -339,6 +361,7 @@ class Run:
             "fusion": {
                 c: n + self.merges.counts().get(c, 0) for c, n in self.plan.counts().items()
             },
+            "feasibility": [row.to_json() for row in self.plan.matrix],
             "refused": [dataclasses.asdict(r) for r in (*self.merges.refused, *self.plan.refused)],
             "trials": self.tuned.trials if self.tuned else 0,
             "trials_per_s": self.tuned.trials_per_s if self.tuned else 0.0,

@@ -13,18 +13,13 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tvmfuse.fusion.kernels import (
-    ANCHOR,
-    BROADCAST,
-    INJECTIVE,
-    OPAQUE,
-    PRODUCTS,
-    REDUCTION,
-    KernelGraph,
-)
+from tvmfuse.fusion.feasibility import REFUSED, Work, assess, joined, work_of
+from tvmfuse.fusion.kernels import PRODUCTS, KernelGraph
 from tvmfuse.fusion.rules.vertical import EPILOGUE, PROLOGUE, VerticalRule
+from tvmfuse.fusion.step import ANCHOR, INJECTIVE, REDUCTION, Step
+from tvmfuse.hardware.limits import Limits
 from tvmfuse.verdict import YES, Verdict, no
 
 # Templates inline a group into one expression, in which a value that is read twice stands twice:
@@ -48,7 +43,19 @@ class _Group:
 
     anchor: str  # kind for the rules
     members: list[str]
-    rules: list[str]
+    work: Work | None = None
+    rules: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.held.update(self.members)
+
+    def take(self, region: list[str], work: Work, rules: Iterable[str]) -> None:
+        """Grow by a region."""
+        self.members += region
+        self.held.update(region)
+        self.work = work
+        self.rules += rules
 
 
 @dataclass(frozen=True)
@@ -69,13 +76,24 @@ class Grower:
         Its kernels.
     rules
         In order of priority.
+    limits
+        Of the device: what the feasibility matrix refuses on it does not join.
+    off
+        Rules that are switched off: what one of them names joins by no other rule either.
     """
 
-    def __init__(self, graph: KernelGraph, rules: Iterable[VerticalRule]) -> None:
-        self.graph = graph
+    def __init__(
+        self,
+        graph: KernelGraph,
+        rules: Iterable[VerticalRule],
+        limits: Limits,
+        off: Iterable[VerticalRule] = (),
+    ) -> None:
+        self.graph, self.limits = graph, limits
         self.stopped: list[Stopped] = []
         self.fired: Counter[str] = Counter()
-        self._rules = {(r.anchor, r.op, r.side): r for r in reversed(list(rules))}
+        self._rules = {r.key: r for r in reversed(list(rules))}
+        self._off = {r.key for r in off} - self._rules.keys()
         self._owner: dict[str, _Group] = {}
         self._size: dict[str, int] = {}
         # Operators at which every group ends by nature: no fusion was considered there.
@@ -97,7 +115,8 @@ class Grower:
                 self._start(kernel.name, "elementwise")
         for kernel in kernels:
             if kernel.name not in self._owner:
-                self._own(_Group("opaque", [kernel.name], []), kernel.name)
+                work = work_of(self.graph, [kernel.name], self.limits)
+                self._own(_Group("opaque", [kernel.name], work), kernel.name)
         self._join_readers()
         groups = {id(g): g for g in self._owner.values()}.values()
         position = self.graph.position
@@ -119,26 +138,30 @@ class Grower:
         )
 
     def _start(self, name: str, anchor: str) -> None:
-        group = _Group(anchor, [name], [])
+        group = _Group(anchor, [name], work_of(self.graph, [name], self.limits))
         self._own(group, name)
         while self._step(group):
             pass
 
     def _step(self, group: _Group) -> bool:
         """Grow by one region; False, with the reason kept, when that is not possible."""
-        region, verdict = self._region(group)
-        rules: list[VerticalRule] = []
-        if verdict:
-            rules, verdict = self._rules_for(group, region)
+        region, rules, verdict = self._region(group)
         if verdict:
             verdict = self._try_own(group, region)
+        if verdict:
+            assert group.work is not None
+            work = joined(self.graph, group.work, group.held, region, self.limits)
+            found = assess(work, self.limits)
+            if found.verdict == REFUSED:
+                self._disown(region)
+                verdict = no(found.reason, region[-1])
         if not verdict:
             if verdict.culprit not in self._borders and verdict.culprit not in self._owner:
                 label = self._label(group, verdict.culprit)
                 self.stopped.append(Stopped(group.members[-1], label, verdict))
             return False
-        group.members += region
-        self._count(group, rules)
+        group.take(region, work, (rule.name for rule in rules))
+        self.fired.update(rule.name for rule in rules)
         return True
 
     def _try_own(self, group: _Group, region: list[str]) -> Verdict:
@@ -148,80 +171,80 @@ class Grower:
         size = self._size[region[-1]]
         if size <= MAX_EXPRESSION:
             return YES
-        for member in region:
-            del self._owner[member], self._size[member]
+        self._disown(region)
         why = f"its expression would have {size} operators, {MAX_EXPRESSION} at most"
         return no(why, region[-1])
 
-    def _count(self, group: _Group, rules: Iterable[VerticalRule]) -> None:
-        for rule in rules:
-            group.rules.append(rule.name)
-            self.fired[rule.name] += 1
+    def _disown(self, region: list[str]) -> None:
+        for member in region:
+            del self._owner[member], self._size[member]
 
     def _label(self, group: _Group, member: str) -> str:
+        """The equation of the rule that would have joined ``member``."""
         kernel = self.graph.kernels.get(member)
-        return f"{kernel.op if kernel else member}({group.anchor})"
+        return VerticalRule(group.anchor, kernel.step if kernel else member).name
 
-    def _rules_for(self, group: _Group, region: list[str]) -> tuple[list[VerticalRule], Verdict]:
-        found = []
-        for member in region:
-            step = self.graph.kernels[member].step
-            rule = self._rule(group.anchor, step, EPILOGUE)
-            if rule is None:
-                return [], no(f"no rule lets {step} join {group.anchor}", member)
-            found.append(rule)
-        return found, YES
+    def _rule(self, anchor: str, op: str, side: str) -> tuple[VerticalRule | None, Verdict]:
+        """The rule for a step: the one that names it, else the anchor's rule for all others."""
+        rule = self._rules.get((anchor, op, side))
+        if rule is None and (anchor, op, side) in self._off:
+            return None, no("the rule is switched off")
+        rule = rule or self._rules.get((anchor, "*", side))
+        if rule is None:
+            if side == PROLOGUE:
+                return None, no(f"{op} is not computed while {anchor} reads")
+            return None, no(f"no rule lets {op} join {anchor}")
+        return rule, YES
 
-    def _rule(self, anchor: str, op: str, side: str) -> VerticalRule | None:
-        return self._rules.get((anchor, op, side)) or self._rules.get((anchor, "*", side))
-
-    def _region(self, group: _Group) -> tuple[list[str], Verdict]:
+    def _region(self, group: _Group) -> tuple[list[str], list[VerticalRule], Verdict]:
         """The readers of the group's value up to where they meet, and whether they may join."""
         graph, out = self.graph, group.members[-1]
         if out in graph.outputs:
-            return [], no("the model returns it", out)
+            return [], [], no("the model returns it", out)
         users = graph.users.get(out, ())
         heap = [(graph.position[u], u) for u in users]
         heapq.heapify(heap)
-        pending, region = set(users), list[str]()
+        pending, region, rules = set(users), list[str](), list[VerticalRule]()
         while heap and len(region) < MAX_REGION:
             _, name = heapq.heappop(heap)
-            verdict = self._may_join(group, name)
+            rule, verdict = self._may_join(group, name)
             region.append(name)
-            if not verdict:
-                return region, verdict
+            if rule is None or not verdict:
+                return region, rules, verdict
+            rules.append(rule)
             pending.discard(name)
             if not pending:
-                return region, YES
+                return region, rules, YES
             if name in graph.outputs:
-                return region, no("the model returns a value that lies between", name)
+                return region, rules, no("the model returns a value that lies between", name)
             for user in graph.users.get(name, ()):
                 if user not in pending:
                     pending.add(user)
                     heapq.heappush(heap, (graph.position[user], user))
         if not region:
-            return [], no("nobody reads it", out)
-        return region, no(f"its readers do not meet within {MAX_REGION} operators", out)
+            return [], [], no("nobody reads it", out)
+        return region, rules, no(f"its readers do not meet within {MAX_REGION} operators", out)
 
-    def _may_join(self, group: _Group, name: str) -> Verdict:
+    def _may_join(self, group: _Group, name: str) -> tuple[VerticalRule | None, Verdict]:
         graph = self.graph
         kernel, node = graph.kernels.get(name), graph.nodes[name]
         if kernel is None:
-            return no(f"{node.op or 'a tuple'} is no kernel", name)
+            return None, no(f"{node.op or 'a tuple'} is no kernel", name)
         if name in self._owner:
-            return no(f"{kernel.op} belongs to another group", name)
+            return None, no(f"{kernel.op} belongs to another group", name)
         if kernel.kind in (REDUCTION, ANCHOR):
-            return no(f"{kernel.op} is an anchor itself", name)
-        allowed = INJECTIVE if group.anchor == "elementwise" else BROADCAST
-        if kernel.kind > allowed:
-            what = "opaque" if kernel.kind == OPAQUE else "not element-wise"
-            return no(f"{kernel.op} is {what}", name)
-        before = graph.kernels[group.members[-1]].elements
-        if kernel.elements > before and self._costly(group):
-            return no(
-                f"{kernel.op} would compute {before} values for each of {kernel.elements}", name
-            )
-        return YES
+            return None, no(f"{kernel.op} is an anchor itself", name)
+        rule, verdict = self._rule(group.anchor, kernel.step, EPILOGUE)
+        if rule is None:
+            return None, no(verdict.reason, name)
+        return rule, rule.check(self._facts(name, group))
+
+    def _facts(self, name: str, group: _Group | None = None) -> Step:
+        kernel, node = self.graph.kernels[name], self.graph.nodes[name]
+        before = self.graph.kernels[group.members[-1]].elements if group else kernel.elements
+        costly = group is not None and kernel.elements > before and self._costly(group)
+        rank = -1 if node.shape is None else len(node.shape)
+        return Step(name, kernel.op, kernel.kind, node.dtype, rank, kernel.elements, before, costly)
 
     def _costly(self, group: _Group) -> bool:
         """Whether computing the group again for a broadcast costs more than a few additions."""
@@ -231,30 +254,42 @@ class Grower:
 
     def _join_readers(self) -> None:
         """Let groups without an anchor join the product or row reduction that alone reads them."""
-        products = [k.name for k in self.graph.kernels.values() if k.op in PRODUCTS]
-        for name in (*products, *self.graph.row_reductions):
+        products = {k.name for k in self.graph.kernels.values() if k.op in PRODUCTS}
+        for name in (*(n for n in self.graph.kernels if n in products), *self.graph.row_reductions):
             reader = self._owner[name]
             reads = list(dict.fromkeys(self.graph.reads(self.graph.nodes[name])))
             for read in reads[:1] if name in products else reads:
                 group = self._owner.get(read)
                 if group is not None and group.anchor == "elementwise":
-                    self._join(group, reader, INJECTIVE if name in products else BROADCAST)
+                    self._join(group, reader)
 
-    def _join(self, group: _Group, reader: _Group, allowed: int) -> None:
+    def _join(self, group: _Group, reader: _Group) -> None:
         out = group.members[-1]
         users = self.graph.users.get(out, ())
         if out in self.graph.outputs or any(self._owner.get(u) is not reader for u in users):
             return  # what is read elsewhere has to be stored anyway
-        steps = [self.graph.kernels[m].step for m in group.members]
-        rules = [self._rule(reader.anchor, step, PROLOGUE) for step in steps]
-        found = [rule for rule in rules if rule is not None]
-        if len(found) < len(steps) or self.graph.kernels[out].kind > allowed:
-            missing = next((s for s, r in zip(steps, rules, strict=True) if r is None), steps[-1])
-            why = no(f"{missing} is not computed while {reader.anchor} reads", out)
-            self.stopped.append(Stopped(out, f"{reader.anchor}({missing}(x))", why))
+        rules, verdict = list[VerticalRule](), YES
+        for member in reversed(group.members):
+            step = self.graph.kernels[member].step
+            rule, verdict = self._rule(reader.anchor, step, PROLOGUE)
+            if rule is not None:
+                verdict = rule.check(self._facts(member), inner=member != out)
+            if rule is None or not verdict:
+                label = VerticalRule(reader.anchor, step, PROLOGUE).name
+                self.stopped.append(Stopped(out, label, no(verdict.reason, member)))
+                return
+            rules.append(rule)
+        position = self.graph.position
+        members = sorted(group.members + reader.members, key=lambda m: position[m])
+        work = work_of(self.graph, members, self.limits)
+        found = assess(work, self.limits)
+        if found.verdict == REFUSED:
+            self.stopped.append(Stopped(out, rules[0].name, no(found.reason, out)))
             return
         for member in group.members:
             self._owner[member] = reader
-        position = self.graph.position
-        reader.members = sorted(group.members + reader.members, key=lambda m: position[m])
-        self._count(reader, found)
+        reader.members, reader.work = members, work
+        reader.held.update(members)
+        names = [rule.name for rule in rules]
+        reader.rules += [*group.rules, *names]
+        self.fired.update(names)

@@ -12,21 +12,13 @@ from tvm import relax
 from tvm.tirx import PrimFunc
 
 from tvmfuse.fusion.rules.vertical import ANCHORS
-from tvmfuse.graph import Graph, Node, dtype_of, shape_of
+from tvmfuse.fusion.step import ANCHOR, OPAQUE, REDUCTION
+from tvmfuse.graph import Graph, Node, dtype_of, node_bytes, node_flops, shape_of
 from tvmfuse.schedules.anchor import ATTR, Conv2d, from_text
 from tvmfuse.schedules.base import blocks, new_schedule
 
-# TVM's OpPatternKind
-ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, ANCHOR = range(5)
-OPAQUE = 8
-
-# What the names of kernels mean; a name that is not here stands for itself.
-_SYNONYMS = {
-    "tir_sigmoid": "sigmoid",
-    "tir_exp": "exp",
-    "tir_tanh": "tanh",
-    "strided_slice": "slice",
-}
+# What the names of kernels mean; a name that is not here stands for itself, without "tir_".
+_SYNONYMS = {"strided_slice": "slice", "leakyrelu": "leaky_relu", "conv1d_ncw": "conv1d"}
 _ANCHOR_NAMES = {"avg_pool2d": "avg_pool", "adaptive_avg_pool": "avg_pool", "take": "embedding"}
 PRODUCTS = frozenset(("conv2d", "dense", "matmul", "attention"))
 _BINARY = frozenset(("add", "multiply", "subtract", "divide", "maximum", "minimum", "power"))
@@ -49,6 +41,10 @@ class Kernel:
         TVM's OpPatternKind.
     elements
         Elements of the result.
+    flops
+        Arithmetic operations of its definition.
+    moved
+        Bytes that it reads and writes for itself.
     """
 
     name: str
@@ -56,6 +52,8 @@ class Kernel:
     step: str
     kind: int
     elements: int
+    flops: float = 0.0
+    moved: int = 0
 
 
 class KernelGraph(Graph):
@@ -74,9 +72,12 @@ class KernelGraph(Graph):
         func = self.function(node.name)
         attrs = func.attrs or {}
         kind = int(attrs["op_pattern"]) if "op_pattern" in attrs else OPAQUE
-        op = _SYNONYMS.get(node.op, node.op)
+        op = node.op.removeprefix("tir_")
+        op = _SYNONYMS.get(op, op)
         elements = math.prod(node.shape) if node.shape is not None else 0
-        return Kernel(node.name, op, self._step(node, op), kind, elements)
+        step = self._step(node, op)
+        flops = node_flops(node)
+        return Kernel(node.name, op, step, kind, elements, flops, node_bytes(self, node))
 
     def function(self, name: str) -> PrimFunc:
         """The PrimFunc that the kernel ``name`` calls."""
@@ -117,7 +118,12 @@ class KernelGraph(Graph):
             for k in self.kernels.values()
             if k.kind in (REDUCTION, ANCHOR) and k.op not in PRODUCTS
         ]
-        return tuple(name for name in found if _reduces_rows(self.function(name)))
+        rows: dict[str, bool] = {}  # many kernels call one function
+        for name in found:
+            function = str(self.nodes[name].value.args[0].name_hint)
+            if function not in rows:
+                rows[function] = _reduces_rows(self.function(name))
+        return tuple(n for n in found if rows[str(self.nodes[n].value.args[0].name_hint)])
 
 
 def is_kernel(value: Any) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tvmfuse.fusion.feasibility import MatrixRow
+
 CATEGORIES = ("vertical", "horizontal", "diagonal", "compound")
 
 
@@ -21,13 +23,19 @@ class Group:
     category
         One of :data:`CATEGORIES`; empty for a group of one.
     rule
-        The equation of the rule that proposed the group; empty for a group of one.
+        The equation of the whole group; empty for a group of one.
+    anchor
+        What its anchor is called in the rules.
+    steps
+        Names of the rules by which its members joined, in the order in which they did.
     """
 
     members: tuple[str, ...]
     ops: tuple[str, ...]
     category: str = ""
     rule: str = ""
+    anchor: str = ""
+    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,24 @@ class InPlace:
 
 @dataclass(frozen=True)
 class Plan:
-    """The ordered groups of one workload for one target, with every refusal kept."""
+    """The ordered groups of one workload for one target, with every refusal kept.
+
+    Parameters
+    ----------
+    groups
+        In the order of their last members.
+    refused
+        Fusions that were considered and not taken.
+    in_place
+        Concatenations that need no kernel.
+    matrix
+        The feasibility of each group of several operators.
+    """
 
     groups: tuple[Group, ...]
     refused: tuple[Refusal, ...] = field(default=())
     in_place: tuple[InPlace, ...] = ()
+    matrix: tuple[MatrixRow, ...] = field(default=())
 
     def counts(self) -> dict[str, int]:
         """Groups of each category; of diagonal ones, the concatenations that are not copied."""

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tvmfuse.errors import BuildError
+from tvmfuse.fusion.feasibility import MatrixRow, assess
 from tvmfuse.fusion.grow import Grower
 from tvmfuse.fusion.kernels import KernelGraph
-from tvmfuse.fusion.plan import Group, Plan, Refusal
-from tvmfuse.fusion.rules.diagonal import find_in_place
+from tvmfuse.fusion.plan import Group, InPlace, Plan, Refusal
+from tvmfuse.fusion.rules.diagonal import DIAGONAL, ConcatInPlace
 from tvmfuse.fusion.rules.vertical import VERTICAL, VerticalRule
 from tvmfuse.hardware import Hardware
+from tvmfuse.hardware.limits import limits_of
 from tvmfuse.workload import Workload
 
 
 def make_plan(
-    workload: Workload, hardware: Hardware, rules: Iterable[VerticalRule] = VERTICAL
+    workload: Workload,
+    hardware: Hardware,
+    rules: Iterable[VerticalRule] = VERTICAL,
+    off: Iterable[VerticalRule] = (),
+    diagonal: Iterable[ConcatInPlace] = DIAGONAL,
 ) -> Plan:
     """Group the kernels of a lowered workload.
 
@@ -27,6 +33,10 @@ def make_plan(
         The target.
     rules
         Vertical rules in order of priority.
+    off
+        Vertical rules that are switched off.
+    diagonal
+        Rules of what is written straight into where it is wanted.
 
     Returns
     -------
@@ -39,15 +49,24 @@ def make_plan(
         The result is not a partition: a fault of the planner, never silent.
     """
     graph = KernelGraph(workload.module)
-    grower = Grower(graph, rules)
-    groups = []
+    limits = limits_of(hardware)
+    grower = Grower(graph, rules, limits, off)
+    groups, matrix = [], []
     for grown in grower.grow():
-        ops = tuple(graph.kernels[m].op for m in grown.members)
+        members, steps = tuple(grown.members), tuple(grown.rules)
+        ops = tuple(graph.kernels[m].op for m in members)
         rule = _equation(ops) if len(ops) > 1 else ""
-        groups.append(Group(tuple(grown.members), ops, "vertical" if rule else "", rule))
-    in_place, copied = find_in_place(graph, groups)
-    stopped = (Refusal(s.rule, s.verdict.reason, s.verdict.culprit) for s in grower.stopped)
-    plan = Plan(tuple(groups), (*stopped, *copied), in_place)
+        category = "vertical" if rule else ""
+        groups.append(Group(members, ops, category, rule, grown.anchor, steps))
+        if rule and grown.work is not None:
+            matrix.append(MatrixRow(members[-1], ops, grown.work, assess(grown.work, limits)))
+    refused = [Refusal(s.rule, s.verdict.reason, s.verdict.culprit) for s in grower.stopped]
+    in_place: tuple[InPlace, ...] = ()
+    for diagonal_rule in diagonal:
+        found, copied = diagonal_rule.find(graph, groups)
+        in_place += found
+        refused += copied
+    plan = Plan(tuple(groups), tuple(refused), in_place, tuple(matrix))
     check_partition(graph, plan)
     return plan
 

@@ -17,10 +17,9 @@ from typing import Any
 
 from tvmfuse.build import build
 from tvmfuse.choose import choose_kernels, restricted
-from tvmfuse.fusion.grow import Grower
-from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.planner import make_plan
 from tvmfuse.fusion.rules import merging_rules
+from tvmfuse.fusion.rules.diagonal import DIAGONAL
 from tvmfuse.fusion.rules.vertical import VERTICAL
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.pipeline import fuse, lowering, optional_passes
@@ -126,9 +125,10 @@ def _steps(workload: Workload, hardware: Hardware) -> list[Step]:
     low, merges = lowering(workload, hardware)
     merged = {m.rule.name for m in merges.chosen}
     rules = [r.name for r in merging_rules() if r.name in merged]
-    grower = Grower(KernelGraph(low.module), VERTICAL)
-    grower.grow()
-    rules += [r.name for r in VERTICAL if r.name in grower.fired]
+    plan = make_plan(low, hardware)
+    joined = {name for group in plan.groups for name in group.steps}
+    rules += [r.name for r in VERTICAL if r.name in joined]
+    rules += [r.name for r in DIAGONAL if plan.in_place]
     steps += [Step("rule", name) for name in dict.fromkeys(rules)]
     return [*steps, Step("algorithm", _INEXACT)]
 
@@ -169,8 +169,9 @@ class _Search:
         out = [s.name for s in self.steps[count:] if s.kind == "pass"]
         merging = [r for r in merging_rules() if f"rule {r.name}" in used]
         vertical = [r for r in VERTICAL if f"rule {r.name}" in used]
+        diagonal = [r for r in DIAGONAL if f"rule {r.name}" in used]
         low, _ = lowering(self.workload, self.hardware, merging, out)
-        fused = fuse(low, make_plan(low, self.hardware, vertical))
+        fused = fuse(low, make_plan(low, self.hardware, vertical, diagonal=diagonal))
         groups = group_kernels(fused.module, self.hardware)
         if f"algorithm {_INEXACT}" not in used:
             groups = restricted(groups, lambda _, variant: variant.exact)

@@ -65,14 +65,40 @@ class _Walk:
 
 
 class AttentionRule:
-    """Rule: two products around a softmax, with scales and masks between."""
+    """Rule: two products around a softmax, with scales and masks between.
 
-    name = "matmul(softmax(mask(scale(matmul(q, kᵀ)))), v)"
+    Parameters
+    ----------
+    form
+        Kinds of the steps on the scores, in order, and ``"safe"`` at the end where rows without
+        a visible key give zeros; None for every form that no row of :data:`FORMS` has.
+    seen_in
+        A model in which it occurs.
+    """
+
     category = "compound"
     root = ("matmul",)
 
+    def __init__(self, form: tuple[str, ...] | None = None, seen_in: str = "") -> None:
+        self.form, self.seen_in = form, seen_in
+        self.name = _equation(("scale", "mask") if form is None else form)
+        self.constraints = "float operands of one type, static shapes, queries and keys computed"
+
     def match(self, graph: Graph, name: str) -> Match | Mismatch:
         """See :class:`tvmfuse.fusion.rule.Rule`; ``name`` is the product with the values."""
+        found = graph.memo.get(("attention", name))
+        if found is None:
+            found = graph.memo[("attention", name)] = self._any_form(graph, name)
+        if isinstance(found, Mismatch):
+            return found
+        form = form_of(found.bound["call"].recipe)
+        if form == self.form or (self.form is None and form not in FORMS):
+            return found
+        steps = " ".join(form) or "untouched"
+        return Mismatch(len(found.members), f"the scores are {steps}: another rule's form", name)
+
+    @staticmethod
+    def _any_form(graph: Graph, name: str) -> Match | Mismatch:
         root = graph.nodes[name]
         weights, values = root.value.args[:2]
         if isinstance(values, GenericConst):
@@ -257,4 +283,39 @@ def _floats(expr: Any) -> np.ndarray | None:
     return values if values is not None and values.dtype.kind in "fiu" else None
 
 
-COMPOUND = (AttentionRule(),)
+def form_of(recipe: Recipe) -> tuple[str, ...]:
+    """Kinds of the steps on the scores; neighbouring scales count as one."""
+    kinds: list[str] = []
+    for step in recipe.steps:
+        if step.kind != "scale" or kinds[-1:] != ["scale"]:
+            kinds.append(step.kind)
+    return (*kinds, "safe") if recipe.safe else tuple(kinds)
+
+
+def _equation(form: tuple[str, ...]) -> str:
+    scores = "matmul(q, kᵀ)"
+    for kind in form:
+        scores = scores if kind == "safe" else f"{kind}({scores})"
+    weights = "safe_softmax" if "safe" in form else "softmax"
+    return f"matmul({weights}({scores}), v)"
+
+
+# Form of the scores -> where it occurs.
+FORMS: dict[tuple[str, ...], str] = {
+    ("scale", "add"): "BERT, hand-written: scores / sqrt(d) + mask",
+    ("add",): "T5: position bias",
+    (): "ViT: F.scaled_dot_product_attention without a mask",
+    ("scale",): "DeiT, hand-written: scores * scale",
+    ("causal",): "Llama: F.scaled_dot_product_attention(is_causal=True)",
+    ("scale", "causal"): "nanoGPT, hand-written",
+    ("add", "add"): "Swin: position bias and the mask of shifted windows",
+    ("multiply", "add"): "Swin v2: cosine attention with a learnt scale",
+    ("multiply", "add", "add"): "Swin v2, shifted windows",
+    ("scale", "where"): "GPT-2, hand-written: a mask that the caller passes",
+    ("where",): "GPT-J: scaled queries, a mask that the caller passes",
+    ("scale", "unless"): "The Annotated Transformer: masked_fill",
+    ("add", "safe"): "RoBERTa: F.scaled_dot_product_attention with a mask",
+    ("where", "safe"): "BERT: F.scaled_dot_product_attention with a boolean mask",
+}
+
+COMPOUND = (*(AttentionRule(form, model) for form, model in FORMS.items()), AttentionRule())

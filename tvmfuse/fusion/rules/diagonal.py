@@ -32,30 +32,36 @@ class _Found:
     taken: dict[str, InPlace]
 
 
-def find_in_place(
-    graph: KernelGraph, groups: Iterable[Group]
-) -> tuple[tuple[InPlace, ...], tuple[Refusal, ...]]:
-    """Concatenations that need no kernel, and the others with the reason.
+class ConcatInPlace:
+    """Rule: the parts of a concatenation are written into it by their own kernels."""
 
-    A concatenation that is a part of another along the same axis is taken apart into it.
-    """
-    found = _Found(graph, {g.members[-1]: g for g in groups}, {})
-    refused = []
-    for name, group in found.groups.items():
-        if _CONCAT not in group.ops:
-            continue
-        verdict = _check(found, name, group)
-        if not verdict:
-            refused.append(Refusal(CONCAT_IN_PLACE, verdict.reason, verdict.culprit))
-            continue
-        parts: list[str] = []
-        axis = _axis(graph, name)
-        assert axis is not None  # the check has seen it
-        for part in graph.nodes[name].operands:
-            inner = found.taken.pop(str(part.name), None)
-            parts += (str(part.name),) if inner is None else inner.parts
-        found.taken[name] = InPlace(name, tuple(parts), axis)
-    return tuple(found.taken.values()), tuple(refused)
+    name = CONCAT_IN_PLACE
+    category = "diagonal"
+
+    def find(
+        self, graph: KernelGraph, groups: Iterable[Group]
+    ) -> tuple[tuple[InPlace, ...], tuple[Refusal, ...]]:
+        """Concatenations that need no kernel, and the others with the reason.
+
+        A concatenation that is a part of another along the same axis is taken apart into it.
+        """
+        found = _Found(graph, {g.members[-1]: g for g in groups}, {})
+        refused = []
+        for name, group in found.groups.items():
+            if _CONCAT not in group.ops:
+                continue
+            verdict = _check(found, name, group)
+            if not verdict:
+                refused.append(Refusal(CONCAT_IN_PLACE, verdict.reason, verdict.culprit))
+                continue
+            parts: list[str] = []
+            axis = _axis(graph, name)
+            assert axis is not None  # the check has seen it
+            for part in graph.nodes[name].operands:
+                inner = found.taken.pop(str(part.name), None)
+                parts += (str(part.name),) if inner is None else inner.parts
+            found.taken[name] = InPlace(name, tuple(parts), axis)
+        return tuple(found.taken.values()), tuple(refused)
 
 
 def _check(found: _Found, name: str, group: Group) -> Verdict:
@@ -103,3 +109,6 @@ def _axis(graph: KernelGraph, name: str) -> int | None:
         if rest == {out[:axis] + out[axis + 1 :]} and total == extent:
             return axis
     return None
+
+
+DIAGONAL = (ConcatInPlace(),)

@@ -41,26 +41,50 @@ class Siblings:
 
     Parameters
     ----------
-    name
-        The rule's equation.
     op
         The operator, its first argument the shared input, its second the weight.
     output_axis
         Axis of the weight along which outputs lie.
     readers
         Operators that take a slice of the result without a copy.
+    tail
+        Operators behind every sibling alike, which are merged as well; None for every tail that
+        no row of :data:`TAILS` has.
+    seen_in
+        A model in which it occurs.
     """
 
     category = "horizontal"
+    constraints = "constant weights, equal attributes and types, readers that take a slice"
 
-    def __init__(self, name: str, op: str, output_axis: int, readers: frozenset[str]) -> None:
-        self.name = name
+    def __init__(
+        self,
+        op: str,
+        output_axis: int,
+        readers: frozenset[str],
+        tail: tuple[str, ...] | None = None,
+        seen_in: str = "",
+    ) -> None:
+        self.name = _equation(op, ("f",) if tail is None else tail)
         self.root = (op,)
+        self.tail, self.seen_in = tail, seen_in
         self._axis = output_axis
         self._readers = readers
 
     def match(self, graph: Graph, name: str) -> Match | Mismatch:
         """See :class:`tvmfuse.fusion.rule.Rule`; fires at the first sibling."""
+        found = graph.memo.get(("siblings", name))
+        if found is None:
+            found = graph.memo[("siblings", name)] = self._any_tail(graph, name)
+        if isinstance(found, Mismatch):
+            return found
+        tail = tuple(node.op.removeprefix("nn.") for node in found.bound["chains"][0][1:])
+        if tail == self.tail or (self.tail is None and tail not in TAILS[self.root[0]]):
+            return found
+        said = " ".join(tail) or "nothing"
+        return Mismatch(len(found.members), f"{said} stands behind them: another rule's", name)
+
+    def _any_tail(self, graph: Graph, name: str) -> Match | Mismatch:
         root = graph.nodes[name]
         shared = root.value.args[0]
         if not isinstance(shared, relax.Var):
@@ -202,17 +226,33 @@ def _constant(values: np.ndarray) -> GenericConst:
     return relax.const(np.ascontiguousarray(values), str(values.dtype))
 
 
-HORIZONTAL = (
-    Siblings(
-        "matmul(x, w1), matmul(x, w2) => split(matmul(x, concat(w1, w2)))",
-        "matmul",
-        -1,
-        _READS_ROWS,
-    ),
-    Siblings(
-        "conv2d(x, w1), conv2d(x, w2) => split(conv2d(x, concat(w1, w2)))",
-        "nn.conv2d",
-        0,
-        _READS_IMAGES,
-    ),
+def _equation(op: str, tail: tuple[str, ...]) -> str:
+    def behind(text: str) -> str:
+        for step in tail:
+            text = f"{step}({text})"
+        return text
+
+    short = op.removeprefix("nn.")
+    parts = ", ".join(behind(f"{short}(x, w{i})") for i in (1, 2))
+    return f"{parts} => split({behind(f'{short}(x, concat(w1, w2))')})"
+
+
+# Operator -> tail that is merged with it -> where it occurs.
+TAILS: dict[str, dict[tuple[str, ...], str]] = {
+    "matmul": {
+        ("add",): "BERT, ViT, Swin: Q/K/V with biases",
+        (): "Llama: Q/K/V and gate/up without biases",
+    },
+    "nn.conv2d": {
+        ("add", "relu"): "Inception, GoogLeNet: 1x1 convolutions of one block",
+        ("add",): "region proposal heads",
+        ("add", "silu"): "YOLOv5: the two branches of a C3 block",
+    },
+}
+_SHAPES = {"matmul": (-1, _READS_ROWS), "nn.conv2d": (0, _READS_IMAGES)}
+
+HORIZONTAL = tuple(
+    Siblings(op, *_SHAPES[op], tail, model)
+    for op, tails in TAILS.items()
+    for tail, model in (*tails.items(), (None, "tails that no row names"))
 )

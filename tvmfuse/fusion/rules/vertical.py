@@ -2,14 +2,20 @@
 
 A rule is one row: anchor, operator, side. Its name is its equation, ``relu(conv2d(x, w))``. The
 planner grows a group as long as rules allow the next step, so ``relu(add(conv2d(x, w) + bias, r))``
-is three rules in a row; which sequences occur is a matter of the models, not of the table.
+is three rules in a row; which sequences occur is a matter of the models, not of the table. An
+operator that a rule of the library names joins by that rule only: switched off, it stays outside.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tvmfuse.fusion.rules.vertical_table import EPILOGUES, PROLOGUES
+from tvmfuse.fusion.step import BROADCAST, INJECTIVE, OPAQUE, Step
+from tvmfuse.verdict import YES, Verdict, no
+
 EPILOGUE, PROLOGUE = "epilogue", "prologue"
+SIDES = (EPILOGUE, PROLOGUE)
 
 # How an anchor is written in an equation.
 ANCHORS = {
@@ -18,7 +24,9 @@ ANCHORS = {
     "conv3d": "conv3d(x, w)",
     "depthwise": "depthwise(x, w)",
     "grouped": "grouped_conv2d(x, w)",
+    "conv1d_transpose": "conv1d_transpose(x, w)",
     "conv2d_transpose": "conv2d_transpose(x, w)",
+    "conv3d_transpose": "conv3d_transpose(x, w)",
     "dense": "dense(x, w)",
     "matmul": "matmul(x, y)",
     "attention": "attention(q, k, v)",
@@ -39,31 +47,10 @@ ANCHORS = {
     "other": "g(x)",
 }
 
-# Operators behind an anchor, by how often they occur in the zoo. ``bias`` and ``scale`` are an
-# addition and a multiplication with a constant or a smaller tensor, ``add`` and ``multiply`` with
-# a tensor of the same shape (a residual, a gate).
-_EPILOGUES = (
-    "bias", "relu", "add", "scale", "clip", "silu", "gelu", "gelu_tanh", "sigmoid", "multiply",
-    "divide_const", "tanh", "leaky_relu", "prelu", "hardswish", "hardsigmoid", "mish", "elu",
-    "selu", "softplus", "exp", "sqrt", "rsqrt", "erf", "abs", "negative", "power_const",
-    "subtract_const", "subtract", "divide", "maximum", "minimum", "maximum_const",
-    "minimum_const", "round", "floor", "cast", "where", "slice",
-)  # fmt: skip
+ANY = "operators that no row names"
 
-# Operators in front of an anchor that its template computes while it reads. Products read every
-# value many times and take a slice only, which costs them nothing.
-_PROLOGUES = {
-    "conv2d": ("slice",),
-    "depthwise": ("slice",),
-    "grouped": ("slice",),
-    "dense": ("slice",),
-    "softmax": ("scale", "bias", "add", "divide_const", "where", "cast", "multiply"),
-    "log_softmax": ("scale", "bias", "add", "cast"),
-    "layer_norm": ("add", "bias", "scale", "cast", "multiply"),
-    "mean": ("power_const", "multiply", "abs", "subtract", "cast"),
-    "sum": ("power_const", "multiply", "abs", "subtract", "cast", "exp"),
-    "max": ("abs", "scale", "bias"),
-}
+# Their templates read every value many times: only what is a part of the index joins in front.
+_PRODUCTS = frozenset(("conv2d", "depthwise", "grouped", "dense", "matmul", "attention"))
 
 
 @dataclass(frozen=True)
@@ -78,11 +65,20 @@ class VerticalRule:
         The operator that joins; ``"*"`` for any element-wise one that no other rule names.
     side
         :data:`EPILOGUE` or :data:`PROLOGUE`.
+    seen_in
+        A model in which it occurs.
+    dtypes
+        Element types of the operator's result for which it holds; empty for all.
+    ranks
+        Least and largest rank of the operator's result.
     """
 
     anchor: str
     op: str
     side: str = EPILOGUE
+    seen_in: str = ""
+    dtypes: tuple[str, ...] = ()
+    ranks: tuple[int, int] = (0, 16)
     category: str = "vertical"
 
     @property
@@ -91,14 +87,64 @@ class VerticalRule:
         core = ANCHORS.get(self.anchor, f"{self.anchor}(x)")
         op = "f" if self.op == "*" else self.op
         if self.side == PROLOGUE:
-            return core.replace("(x", f"({op}(x)", 1)
+            inner, rest = core.split("(", 1)
+            first, more = [*rest.split(",", 1), ""][:2]
+            return f"{inner}({op}({first.rstrip(')')})" + (f",{more}" if more else ")")
         return f"{op}({core})"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What the planner looks a rule up by."""
+        return self.anchor, self.op, self.side
+
+    @property
+    def constraints(self) -> str:
+        """What it asks for, in words."""
+        said = ["result read by this operator alone"]
+        if self.side == PROLOGUE and self.anchor in _PRODUCTS:
+            said.append("a part of the index")
+        elif self.anchor == "elementwise":
+            said.append("element-wise or a move")
+        else:
+            said.append("element-wise")
+        said += [" or ".join(self.dtypes)] if self.dtypes else []
+        if self.ranks != (0, 16):
+            said.append(f"rank {self.ranks[0]} to {self.ranks[1]}")
+        return ", ".join(said)
+
+    def check(self, step: Step, inner: bool = False) -> Verdict:
+        """Judge one step.
+
+        Parameters
+        ----------
+        step
+            The operator that wants to join.
+        inner
+            Whether it lies inside a chain that joins as a whole: its form is judged by the last.
+        """
+        if self.dtypes and step.dtype not in self.dtypes:
+            return no(f"{step.op} is {step.dtype}, not {' or '.join(self.dtypes)}", step.name)
+        if not self.ranks[0] <= step.rank <= self.ranks[1] and self.ranks != (0, 16):
+            least, most = self.ranks
+            return no(f"{step.op} has rank {step.rank}, not {least} to {most}", step.name)
+        moves = self.anchor == "elementwise" or (self.side == PROLOGUE and self.anchor in _PRODUCTS)
+        if step.kind > (INJECTIVE if moves else BROADCAST) and not inner:
+            what = "opaque" if step.kind == OPAQUE else "not element-wise"
+            return no(f"{step.op} is {what}", step.name)
+        if step.elements > step.before and step.costly:
+            said = f"compute {step.before} values for each of {step.elements}"
+            return no(f"{step.op} would {said}", step.name)
+        return YES
 
 
 def _table() -> tuple[VerticalRule, ...]:
-    behind = [VerticalRule(a, op) for a in ANCHORS for op in (*_EPILOGUES, "*")]
-    front = [VerticalRule(a, op, PROLOGUE) for a, ops in _PROLOGUES.items() for op in ops]
-    return (*behind, *front)
+    rows = [
+        VerticalRule(anchor, op, side, model)
+        for side, table in ((EPILOGUE, EPILOGUES), (PROLOGUE, PROLOGUES))
+        for anchor, ops in table.items()
+        for op, model in ops.items()
+    ]
+    return (*rows, *(VerticalRule(anchor, "*", EPILOGUE, ANY) for anchor in ANCHORS))
 
 
 VERTICAL: tuple[VerticalRule, ...] = _table()
