@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tvm import relax
 
-from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.plan import Group, InPlace, Refusal
 from tvmfuse.graph import shape_of
 from tvmfuse.verdict import YES, Verdict, no
+
+if TYPE_CHECKING:  # it needs this package's words for anchors
+    from tvmfuse.fusion.kernels import KernelGraph
 
 CONCAT_IN_PLACE = "concat(f(x), g(y), …) without a copy"
 
