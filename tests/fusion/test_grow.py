@@ -6,8 +6,9 @@ from torch import nn
 
 from tvmfuse.frontend.import_model import import_module
 from tvmfuse.fusion import planner
+from tvmfuse.fusion.group import Group
 from tvmfuse.fusion.grow import MAX_EXPRESSION
-from tvmfuse.fusion.plan import Group, Plan
+from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.rules.vertical import VERTICAL, VerticalRule
 from tvmfuse.hardware import resolve_target
 from tvmfuse.passes.pipeline import lower

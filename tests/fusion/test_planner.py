@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from tvmfuse.frontend.import_model import import_model, import_module
-from tvmfuse.fusion.plan import CATEGORIES, Group, Plan, Refusal
+from tvmfuse.fusion.group import CATEGORIES, Group, Refusal
+from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.planner import make_plan
 from tvmfuse.hardware import resolve_target
 from tvmfuse.passes.pipeline import lower

@@ -10,7 +10,8 @@ from torch import nn
 from tvm import relax
 
 from tvmfuse.errors import BuildError
-from tvmfuse.fusion.plan import Group, Plan
+from tvmfuse.fusion.group import Group
+from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.planner import make_plan
 from tvmfuse.passes.group import group_bindings
 from tvmfuse.passes.lift_weights import lift_weights

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tvmfuse.fusion.group import Refusal
 from tvmfuse.fusion.pattern import Match, Mismatch
-from tvmfuse.fusion.plan import Refusal
 from tvmfuse.fusion.rule import Rule, late_operand, leaking
 from tvmfuse.graph import Graph
 from tvmfuse.hardware import Hardware

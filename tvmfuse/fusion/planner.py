@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from tvmfuse.errors import BuildError
 from tvmfuse.fusion.feasibility import MatrixRow, assess
+from tvmfuse.fusion.group import Group, InPlace, Refusal
 from tvmfuse.fusion.grow import Grower
 from tvmfuse.fusion.kernels import KernelGraph
-from tvmfuse.fusion.plan import Group, InPlace, Plan, Refusal
+from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.rules.diagonal import DIAGONAL, ConcatInPlace
 from tvmfuse.fusion.rules.vertical import VERTICAL, VerticalRule
 from tvmfuse.hardware import Hardware

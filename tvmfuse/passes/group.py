@@ -13,7 +13,8 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from tvmfuse.errors import BuildError
-from tvmfuse.fusion.plan import Group, Plan
+from tvmfuse.fusion.group import Group
+from tvmfuse.fusion.plan import Plan
 from tvmfuse.passes.relax_tools import bindings, with_variables
 
 PREFIX = "group_"

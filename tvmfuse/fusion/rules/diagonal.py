@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tvm import relax
 
-from tvmfuse.fusion.plan import Group, InPlace, Refusal
+from tvmfuse.fusion.group import Group, InPlace, Refusal
 from tvmfuse.graph import shape_of
 from tvmfuse.verdict import YES, Verdict, no
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmfuse.errors import UnknownNameError
-from tvmfuse.fusion.plan import CATEGORIES
+from tvmfuse.fusion.group import CATEGORIES
 from tvmfuse.fusion.rules import RULES
 from tvmfuse.fusion.rules.diagonal import DIAGONAL, ConcatInPlace
 from tvmfuse.fusion.rules.user import load_rules

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmfuse.errors import OptionError, UnknownNameError
-from tvmfuse.fusion.plan import CATEGORIES
+from tvmfuse.fusion.group import CATEGORIES
 from tvmfuse.fusion.rules.vertical import ANCHORS, EPILOGUE, SIDES, VerticalRule
 
 _FIELDS = ("anchor", "op", "side", "dtypes", "ranks")

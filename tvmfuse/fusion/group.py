@@ -1,0 +1,73 @@
+"""What a plan is made of: groups, concatenations in place, and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CATEGORIES = ("vertical", "horizontal", "diagonal", "compound")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The operators that become one kernel.
+
+    Parameters
+    ----------
+    members
+        Names of the bindings in ``main``, in order; the last one is the group's output.
+    ops
+        What each member computes, e.g. ``("conv2d", "add", "relu")``.
+    category
+        One of :data:`CATEGORIES`; empty for a group of one.
+    rule
+        The equation of the whole group; empty for a group of one.
+    anchor
+        What its anchor is called in the rules.
+    steps
+        Names of the rules by which its members joined, in the order in which they did.
+    """
+
+    members: tuple[str, ...]
+    ops: tuple[str, ...]
+    category: str = ""
+    rule: str = ""
+    anchor: str = ""
+    steps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A fusion that was considered and not taken.
+
+    Parameters
+    ----------
+    rule
+        Its equation.
+    reason
+        Why not.
+    culprit
+        Name of the binding that decided.
+    """
+
+    rule: str
+    reason: str
+    culprit: str = ""
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """A concatenation whose parts are written into it by their own kernels.
+
+    Parameters
+    ----------
+    name
+        The group that would have copied; it has no kernel.
+    parts
+        Groups whose results stand beside each other, in order.
+    axis
+        Along which they do.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    axis: int
