@@ -18,7 +18,7 @@ from tvmfuse.frontend.models import load_model
 from tvmfuse.frontend.torch_export import export_program
 from tvmfuse.precision.stability import stability_of
 from tvmfuse.report.progress import Progress
-from tvmfuse.run import Clock, Run, runnable_target, source_of
+from tvmfuse.run import Clock, Run, rules_of, runnable_target, source_of
 from tvmfuse.run import run as run_whole
 from tvmfuse.runtime.write import copy_artifact
 from tvmfuse.verify import load_metric
@@ -215,7 +215,7 @@ def bisect_model(options: CompileOptions, progress: Progress | None = None) -> d
     progress.stage("import")
     workload = import_model(**source_of(options))
     progress.stage("bisect")
-    found = bisect(workload, hardware, options.seed, progress.note)
+    found = bisect(workload, hardware, options.seed, progress.note, rules_of(options))
     return {"model": workload.name, "target": hardware.name, "bisect": found.to_json()}
 
 

@@ -71,6 +71,11 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
                        "help": "none (refuse the model, the default) or eager (PyTorch runs it "
                                "between compiled parts; the artifact then needs PyTorch)"},
     },
+    "numbers": {
+        "--accumulation": {"default": "plain",
+                           "help": "plain (the default) or compensated: norms, means, variances "
+                                   "and softmax correct what their sums lose, and take longer"},
+    },
     "verification": {
         "--metric": {"metavar": "MODULE:FUNCTION",
                      "help": "function(outputs, data) -> number; it fails when eager's number is "

@@ -70,6 +70,7 @@ def options_of(parsed: Namespace) -> CompileOptions:
         retune=parsed.retune,
         no_log=parsed.no_log,
         fallback=parsed.fallback,
+        accumulation=parsed.accumulation,
         metric=parsed.metric,
         data=parsed.data,
         rules=parsed.rules,

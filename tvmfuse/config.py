@@ -20,10 +20,11 @@ DEFAULT_TUNE_BUDGET_S = 600.0
 DTYPES = ("float32",)
 MEASURES = ("auto", "local")
 FALLBACKS = ("none", "eager")
+ACCUMULATIONS = ("plain", "compensated")
 ELEMENT_TYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
                  "uint8", "bool")  # fmt: skip
 InputShape = tuple[int, ...] | tuple[tuple[int, ...], str]  # extents, or extents and element type
-MAX_SEED = 2**63 - 2  # verification draws from the next one, and PyTorch's seeds are 64 bits wide
+MAX_SEED = 2**62  # verification draws from the next ones too, and seeds of PyTorch end at 2**63
 
 
 def environment_threads() -> int | None:
@@ -103,6 +104,9 @@ class CompileOptions:
     fallback
         ``"none"``: a model with operators that cannot be compiled is refused. ``"eager"``: PyTorch
         runs these, and the artifact needs PyTorch.
+    accumulation
+        ``"plain"``, or ``"compensated"``: norms, means, variances and softmax outside of attention
+        correct what their sums lose, and take longer.
     metric, data
         ``package.module:function`` of the user's own measure, and what it is taken over; see
         `tvmfuse.verify.metric`. The run fails where it differs from eager's by more than 0.1 %.
@@ -133,6 +137,7 @@ class CompileOptions:
     retune: bool = False
     no_log: bool = False
     fallback: str = "none"
+    accumulation: str = "plain"
     metric: str | None = None
     data: str | None = None
     rules: Path | None = None
@@ -182,6 +187,11 @@ class CompileOptions:
                 " (both measure on this machine)"
             )
 
+        if self.accumulation not in ACCUMULATIONS:
+            raise OptionError(
+                f"--accumulation {self.accumulation} is unknown; choose from "
+                + ", ".join(ACCUMULATIONS)
+            )
         if (self.metric is None) != (self.data is None):
             raise OptionError("--metric and --data belong together; give both or none")
         if self.fallback not in FALLBACKS:

@@ -159,7 +159,10 @@ class Run:
         """All stages; the artifact is written beside ``output`` and moved there at the end."""
         with self.clock("fuse"):
             rules = rules_of(self.options)
-            self.lowered, self.merges = lowering(self.workload, self.hardware, rules.merging)
+            compensated = self.options.accumulation == "compensated"
+            self.lowered, self.merges = lowering(
+                self.workload, self.hardware, rules.merging, compensated=compensated
+            )
             self.plan = make_plan(
                 self.lowered, self.hardware, rules.vertical, rules.off, rules.diagonal
             )

@@ -2,7 +2,13 @@
 
 import pytest
 
-from tvmfuse.precision.accumulation import MAX_BOUND, block_extents, needs_blocks, plain_bound
+from tvmfuse.precision.accumulation import (
+    MAX_BOUND,
+    block_extents,
+    needs_blocks,
+    plain_bound,
+    split,
+)
 
 
 def test_bound_grows_with_the_terms_and_the_roundoff():
@@ -20,3 +26,10 @@ def test_blocks_split_off_the_innermost_axis():
     assert block_extents((64, 4096), "float32") == ((64,), (4096,))
     assert block_extents((64, 4096), "float64") == ((), (64, 4096))
     assert block_extents((1 << 20,), "float32") == ((), (1 << 20,))  # no axis to sum along
+
+
+@pytest.mark.parametrize(
+    ("count", "blocks"), [(1, (1, 1)), (512, (1, 512)), (513, (3, 256)), (1 << 20, (4096, 256))]
+)
+def test_compensated_sums_are_split_into_short_blocks(count, blocks):
+    assert split(count) == blocks

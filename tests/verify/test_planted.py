@@ -1,16 +1,22 @@
 """A wrong kernel, fold, layout and a stale record are each named by the level they belong to."""
 
+import copy
 import dataclasses
 
 import numpy as np
+import pytest
 import torch
 import tvm
 from tvm import relax
 
+from tvmfuse.choose import choose_kernels
+from tvmfuse.database import TuningLog
+from tvmfuse.frontend.import_model import import_module
 from tvmfuse.graph import array_of
 from tvmfuse.passes import fold_batch_norm, pipeline
 from tvmfuse.passes.relax_tools import constant
 from tvmfuse.schedules import default_schedule
+from tvmfuse.tuning.task import as_main
 
 
 def test_nothing_planted_nothing_found(right):
@@ -93,14 +99,37 @@ def _permute_weight(mod):
 
 
 def test_stale_record_is_told_at_the_kernel_level(kit, tmp_path):
-    def plant(groups, choices):
-        name = groups[0].name
-        note = "record 3 does not apply to its kernel; the template is used"
-        choices[name] = dataclasses.replace(choices[name], note=note)
+    """A log holds the trace of another kernel under this one's name, as after a change of ours."""
 
-    report = kit.compiled(tmp_path / "a", choose=plant).report
-    assert report.passed
-    assert "record 3 does not apply" in report.levels["kernel"]["all"].note
+    def stale(groups, choices):
+        here, there = groups[0], groups[-1]
+        kernels = [as_main(g.kernels[choices[g.name].variant]) for g in (here, there)]
+        trace = default_schedule(kernels[1]["main"], kit.HARDWARE).trace
+        with TuningLog.open(tmp_path / "log", kit.HARDWARE, True) as log:
+            log.commit(kernels[0], trace, [1e-6])
+        with TuningLog.open(tmp_path / "log", kit.HARDWARE, False) as log:
+            choices.update(choose_kernels(groups, log, kit.HARDWARE))
+        assert choices[here.name].origin != "log"
+
+    report = kit.compiled(tmp_path / "a", choose=stale).report
+    assert report.passed, report.failures()
+    note = report.levels["kernel"]["all"].note
+    assert "does not apply to its own workload" in note and "--retune" in note
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance", "weight"),
+    [(1e4, 1e-12, 1.0), (0.0, 0.0, -2.0), (-3.0, 1e12, 1e-3), (5.0, 1.0, 0.0), (1e-30, 1e-30, 3e3)],
+)
+def test_extreme_batch_norm_statistics_are_folded_right(kit, tmp_path, mean, variance, weight):
+    work = kit.workload()
+    net = copy.deepcopy(work.reference)
+    with torch.no_grad():
+        net.bn.running_mean[::2] = mean
+        net.bn.running_var[::2] = variance
+        net.bn.weight[::2] = weight
+    report = kit.compiled(tmp_path / "a", work=import_module(net, work.example_inputs)).report
+    assert report.passed, report.failures()
 
 
 def test_only_the_first_layer_is_blamed(kit, right):

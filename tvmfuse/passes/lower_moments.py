@@ -26,7 +26,7 @@ Index = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """How a tensor splits into rows that share their moments.
 
     Parameters
@@ -89,7 +89,7 @@ class _Rows:
         return self.sum(square, "spread")
 
 
-def _along(shape: tuple[int, ...], reduced: tuple[int, ...], dtype: str) -> _Rows:
+def along(shape: tuple[int, ...], reduced: tuple[int, ...], dtype: str) -> Rows:
     """Rows along the axes ``reduced``; all others number them."""
     kept = tuple(d for d in range(len(shape)) if d not in reduced)
 
@@ -97,7 +97,7 @@ def _along(shape: tuple[int, ...], reduced: tuple[int, ...], dtype: str) -> _Row
         found = dict(zip(kept, r, strict=True)) | dict(zip(reduced, i, strict=True))
         return tuple(found[d] for d in range(len(shape)))
 
-    return _Rows(
+    return Rows(
         tuple(shape[d] for d in kept),
         tuple(shape[d] for d in reduced),
         element,
@@ -106,9 +106,9 @@ def _along(shape: tuple[int, ...], reduced: tuple[int, ...], dtype: str) -> _Row
     )
 
 
-def _grouped(
+def grouped(
     shape: tuple[int, ...], axis: int, spatial: tuple[int, ...], groups: int, dtype: str
-) -> _Rows:
+) -> Rows:
     """Rows of group norm: (batch …, group), along the group's channels and ``spatial``."""
     each = shape[axis] // groups
     batch = tuple(d for d in range(len(shape)) if d != axis and d not in spatial)
@@ -121,7 +121,7 @@ def _grouped(
         found[axis] = r[-1] * each + found[axis]
         return tuple(found[d] for d in range(len(shape)))
 
-    return _Rows(
+    return Rows(
         (*(shape[d] for d in batch), groups),
         tuple(each if d == axis else shape[d] for d in order),
         element,
@@ -137,7 +137,7 @@ def _variance(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return stock("relax.variance")(bb, call)
     rank = len(shape)
     reduced = tuple(range(rank)) if axis is None else tuple(sorted(a % rank for a in ints(axis)))
-    rows = _along(shape, reduced, dtype_of(call))
+    rows = along(shape, reduced, dtype_of(call))
     kept = [d for d in range(rank) if d not in reduced]
 
     def scaled(x: te.Tensor, total: te.Tensor) -> te.Tensor:
@@ -168,11 +168,11 @@ def _group_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     axis = int(attrs.channel_axis) % rank
     spatial = tuple(sorted(a % rank for a in ints(attrs.axes)))
     if (axis, *spatial) != tuple(range(axis, rank)):
-        return _normalised(bb, call, _grouped(shape, axis, spatial, groups, dtype_of(call)), axis)
+        return _normalised(bb, call, grouped(shape, axis, spatial, groups, dtype_of(call)), axis)
     # The group's channels and pixels lie side by side: a row of a view.
     each, pixels = shape[axis] // groups, math.prod(shape[axis + 1 :])
     view = (*shape[:axis], groups, each, pixels)
-    rows = _along(view, (axis + 1, axis + 2), dtype_of(call))
+    rows = along(view, (axis + 1, axis + 2), dtype_of(call))
     return _as_rows(bb, call, view, rows, lambda at: at[axis] * each + at[axis + 1])
 
 
@@ -185,9 +185,9 @@ def _instance_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     reduced = tuple(sorted({a % rank for a in ints(attrs.axes)} - {axis}))
     wide = tuple(d for d in reduced if shape[d] > 1)  # along the others there is nothing to sum
     if not wide or wide[0] != axis + 1 or wide[-1] != rank - 1:
-        return _normalised(bb, call, _along(shape, reduced, dtype_of(call)), axis)
+        return _normalised(bb, call, along(shape, reduced, dtype_of(call)), axis)
     view = (*shape[: axis + 1], math.prod(shape[axis + 1 :]))
-    rows = _along(view, (axis + 1,), dtype_of(call))
+    rows = along(view, (axis + 1,), dtype_of(call))
     return _as_rows(bb, call, view, rows, lambda at: at[axis])
 
 
@@ -195,7 +195,7 @@ def _as_rows(
     bb: relax.BlockBuilder,
     call: relax.Call,
     view: tuple[int, ...],
-    rows: _Rows,
+    rows: Rows,
     channel: Callable[[Index], Any],
 ) -> relax.Expr:
     """One kernel over a view of the input whose rows are contiguous."""
@@ -213,7 +213,7 @@ def _as_rows(
     return bb.call_te(topi.reshape, done, shape_of(call), primfunc_name_hint="reshape")
 
 
-def _normalised(bb: relax.BlockBuilder, call: relax.Call, rows: _Rows, axis: int) -> relax.Expr:
+def _normalised(bb: relax.BlockBuilder, call: relax.Call, rows: Rows, axis: int) -> relax.Expr:
     """Two kernels for the moments, and one that is element-wise."""
     x, gamma, beta = call.args
     total = bb.emit(bb.call_te(rows.total, x, primfunc_name_hint="total"))
@@ -229,7 +229,7 @@ def _normalised(bb: relax.BlockBuilder, call: relax.Call, rows: _Rows, axis: int
 
 
 def _affine(
-    rows: _Rows,
+    rows: Rows,
     x: te.Tensor,
     total: te.Tensor,
     spread: te.Tensor,

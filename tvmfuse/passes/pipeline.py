@@ -16,6 +16,7 @@ from tvmfuse.graph import Graph
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes import lower_anchors as anchors
 from tvmfuse.passes import lower_comparisons as comparisons
+from tvmfuse.passes import lower_compensated as compensation
 from tvmfuse.passes import lower_moments as moments
 from tvmfuse.passes import lower_numerics as numerics
 from tvmfuse.passes.cancel_transposes import CancelTransposes
@@ -52,6 +53,7 @@ def lowering(
     hardware: Hardware,
     rules: Sequence[Rule] | None = None,
     leave_out: Collection[str] = (),
+    compensated: bool = False,
 ) -> tuple[Workload, Merges]:
     """Normalise the graph for the target, merge operators, and lower every one to a kernel.
 
@@ -61,6 +63,8 @@ def lowering(
         Merging rules in order of priority; all of the library when left out.
     leave_out
         Passes that are not run, named as :func:`optional_passes` names them.
+    compensated
+        Whether norms, means, variances and softmax take compensated sums.
 
     Returns
     -------
@@ -71,7 +75,8 @@ def lowering(
         Which operators were merged, and which were not and why.
     """
     origins = dict(workload.origins)
-    before, behind = _normalisation(hardware, origins), _kernels(hardware, origins)
+    before = _normalisation(hardware, origins)
+    behind = _kernels(hardware, origins, compensated)
     kept = [p for label, p in _labelled([*before, *behind]) if label not in leave_out]
     first = sum(label not in leave_out for label, _ in _labelled(before))
     normal = _run(workload.module, kept[:first])
@@ -117,7 +122,9 @@ def _normalisation(hardware: Hardware, origins: dict[str, str]) -> list[tvm.tran
     ]
 
 
-def _kernels(hardware: Hardware, origins: dict[str, str]) -> list[tvm.transform.Pass]:
+def _kernels(
+    hardware: Hardware, origins: dict[str, str], compensated: bool = False
+) -> list[tvm.transform.Pass]:
     return [
         # 3. Behind the merging rules: what they emit is normalised too
         CanonicalMoves(),
@@ -134,6 +141,7 @@ def _kernels(hardware: Hardware, origins: dict[str, str]) -> list[tvm.transform.
                 **comparisons.legalize_map(),
                 **numerics.legalize_map(),
                 **moments.legalize_map(),
+                **(compensation.legalize_map() if compensated else {}),
                 **anchors.legalize_map(hardware),
             }
         ),

@@ -10,6 +10,7 @@ number of blocks.
 from __future__ import annotations
 
 LANES = 16  # partial sums that the row templates keep on the widest supported vectors
+BLOCK = 256  # terms of a block of a compensated sum
 MAX_BOUND = 1e-5  # largest bound that a plain sum may have; layers are verified to this
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
@@ -54,3 +55,11 @@ def block_extents(extents: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...]
     if len(extents) < 2 or not needs_blocks(total, dtype):
         return (), extents
     return extents[:-1], extents[-1:]
+
+
+def split(count: int) -> tuple[int, int]:
+    """Number of blocks and terms of a block for a compensated sum along one axis.
+
+    The last block may be short. A sum of up to ``2 * BLOCK`` terms is one block.
+    """
+    return (1, count) if count <= 2 * BLOCK else (-(-count // BLOCK), BLOCK)

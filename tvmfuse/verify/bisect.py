@@ -18,9 +18,8 @@ from typing import Any
 from tvmfuse.build import build
 from tvmfuse.choose import choose_kernels, restricted
 from tvmfuse.fusion.planner import make_plan
-from tvmfuse.fusion.rules import merging_rules
+from tvmfuse.fusion.rules.selection import RuleSet, select_rules
 from tvmfuse.fusion.rules.diagonal import DIAGONAL
-from tvmfuse.fusion.rules.vertical import VERTICAL
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.pipeline import fuse, lowering, optional_passes
 from tvmfuse.passes.specialize import group_kernels, kernel_name
@@ -78,6 +77,7 @@ def bisect(
     hardware: Hardware,
     seed: int = 0,
     tell: Callable[[str], None] = lambda _: None,
+    rules: RuleSet | None = None,
 ) -> Culprit:
     """Find what breaks a model when it is built from the templates.
 
@@ -91,14 +91,17 @@ def bisect(
         Of the drawn inputs.
     tell
         Called with a line after each build.
+    rules
+        Those of the build in question; all of the library when left out.
 
     Raises
     ------
     TvmfuseError
         A build fails altogether.
     """
-    steps = _steps(workload, hardware)
-    search = _Search(workload, hardware, seed, tell, steps)
+    rules = select_rules() if rules is None else rules
+    steps = _steps(workload, hardware, rules)
+    search = _Search(workload, hardware, rules, seed, tell, steps)
     broken = search.failing(len(steps))
     if not broken:
         return Culprit({}, None, "the model agrees with eager: nothing is broken", search.builds)
@@ -119,17 +122,17 @@ def bisect(
     return Culprit(broken, culprit, detail, search.builds)
 
 
-def _steps(workload: Workload, hardware: Hardware) -> list[Step]:
+def _steps(workload: Workload, hardware: Hardware, rules: RuleSet) -> list[Step]:
     """All that can be left out of this model's build, in the order in which it is put in."""
     steps = [Step("pass", label) for label in optional_passes(hardware)]
-    low, merges = lowering(workload, hardware)
-    merged = {m.rule.name for m in merges.chosen}
-    rules = [r.name for r in merging_rules() if r.name in merged]
-    plan = make_plan(low, hardware)
-    joined = {name for group in plan.groups for name in group.steps}
-    rules += [r.name for r in VERTICAL if r.name in joined]
-    rules += [r.name for r in DIAGONAL if plan.in_place]
-    steps += [Step("rule", name) for name in dict.fromkeys(rules)]
+    low, merges = lowering(workload, hardware, rules.merging)
+    plan = make_plan(low, hardware, rules.vertical, rules.off, rules.diagonal)
+    used = {m.rule.name for m in merges.chosen}
+    used |= {name for group in plan.groups for name in group.steps}
+    fired = [r.name for r in (*rules.merging, *rules.vertical) if r.name in used]
+    if plan.in_place:
+        fired += [r.name for r in rules.diagonal]
+    steps += [Step("rule", name) for name in dict.fromkeys(fired)]
     return [*steps, Step("algorithm", _INEXACT)]
 
 
@@ -140,12 +143,13 @@ class _Search:
         self,
         workload: Workload,
         hardware: Hardware,
+        rules: RuleSet,
         seed: int,
         tell: Callable[[str], None],
         steps: Sequence[Step],
     ) -> None:
         self.workload, self.hardware, self.seed, self.tell = workload, hardware, seed, tell
-        self.steps = steps
+        self.rules, self.steps = rules, steps
         self.kinds: frozenset[str] | None = None  # all
         self.builds = 0
 
@@ -167,11 +171,14 @@ class _Search:
     def _build(self, count: int, folder: Path) -> tuple[Any, list[Scheduled]]:
         used = {str(step) for step in self.steps[:count]}
         out = [s.name for s in self.steps[count:] if s.kind == "pass"]
-        merging = [r for r in merging_rules() if f"rule {r.name}" in used]
-        vertical = [r for r in VERTICAL if f"rule {r.name}" in used]
-        diagonal = [r for r in DIAGONAL if f"rule {r.name}" in used]
+        rules = self.rules
+        merging, vertical, diagonal = (
+            [r for r in some if f"rule {r.name}" in used]
+            for some in (rules.merging, rules.vertical, rules.diagonal)
+        )
+        off = [*rules.off, *(r for r in rules.vertical if r not in vertical)]
         low, _ = lowering(self.workload, self.hardware, merging, out)
-        fused = fuse(low, make_plan(low, self.hardware, vertical, diagonal=diagonal))
+        fused = fuse(low, make_plan(low, self.hardware, vertical, off, diagonal))
         groups = group_kernels(fused.module, self.hardware)
         if f"algorithm {_INEXACT}" not in used:
             groups = restricted(groups, lambda _, variant: variant.exact)
