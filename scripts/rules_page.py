@@ -2,15 +2,17 @@
 """Write ``docs/rules.md``: every rule, its constraints, and how often it fires in the zoo.
 
     python scripts/rules_page.py                       # all models of the zoo, minutes
-    python scripts/rules_page.py --models resnet50     # count these only, and print the page
+    python scripts/rules_page.py --models resnet50     # count these again, keep the others
 
 Each model is imported with random weights, lowered and planned in a process of its own; nothing
-is built. Models that cannot be loaded here are named on the page.
+is built. The counts lie in ``docs/rules_zoo.json``, from which the page is written after every
+model: an interrupted run loses nothing. Models that were not counted are named on the page.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import sys
 from collections import Counter
@@ -18,7 +20,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "rules.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE, COUNTS = DOCS / "rules.md", DOCS / "rules_zoo.json"
 ZOO = (
     "resnet50", "mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0", "inception_v3",
     "googlenet", "densenet121", "squeezenet1_1", "shufflenet_v2_x1_0", "convnext_tiny",
@@ -73,16 +76,17 @@ def fired(name: str) -> tuple[str, dict[str, int], str]:
     return name, dict(counts), ""
 
 
-def page(rows: list[tuple[str, dict[str, int], str]]) -> str:
-    """The text of the page from what :func:`fired` found."""
+def page(known: dict[str, dict[str, int]]) -> str:
+    """The text of the page from counts by model."""
     from tvmfuse.fusion.rules import RULES
 
-    found = [row for row in rows if not row[2]]
+    found = [name for name in ZOO if name in known]
+    missing = [name for name in ZOO if name not in known]
     total: Counter[str] = Counter()
     models: Counter[str] = Counter()
-    for _, counts, _ in found:
-        total.update(counts)
-        models.update(counts.keys())
+    for name in found:
+        total.update(known[name])
+        models.update(known[name].keys())
     sizes = {category: len(rules) for category, rules in RULES.items()}
     lines = [
         _HEAD.format(
@@ -90,8 +94,8 @@ def page(rows: list[tuple[str, dict[str, int], str]]) -> str:
             total=sum(sizes.values()),
             counts=", ".join(f"{n} {category}" for category, n in sizes.items()),
         ),
-        f"Models: {', '.join(name for name, _, _ in found)}.",
-        *(f"\nNot counted: {name} ({why})." for name, _, why in rows if why),
+        f"Models: {', '.join(found)}.",
+        *([f"\nNot counted: {', '.join(missing)}."] if missing else []),
     ]
     for category, rules in RULES.items():
         lines += [f"\n## {category}\n"]
@@ -109,23 +113,26 @@ def page(rows: list[tuple[str, dict[str, int], str]]) -> str:
 
 
 def main() -> int:
-    """Write the page, or print it for a choice of models."""
+    """Count, and write the page after every model; exit code 1 when a model cannot be loaded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=ZOO, help="count in these, and print")
-    parser.add_argument("--jobs", type=int, default=1, help="models at a time (default: 1)")
+    parser.add_argument("--models", nargs="*", choices=ZOO, help="count these (default: all)")
     asked = parser.parse_args()
-    rows = []
+    known = json.loads(COUNTS.read_text(encoding="utf-8")) if COUNTS.is_file() else {}
     context = multiprocessing.get_context("spawn")
-    for number in range(0, len(names := asked.models or ZOO), asked.jobs):
-        # A pool a batch: what one model leaves in memory ends with it.
-        with ProcessPoolExecutor(asked.jobs, mp_context=context) as pool:
-            rows += pool.map(fired, names[number : number + asked.jobs])
-        print(rows[-1][0], rows[-1][2] or "done", file=sys.stderr)
-    if asked.models:
-        print(page(rows))
-    else:
-        PAGE.write_text(page(rows), encoding="utf-8")
-    return 0
+    failed = False
+    for name in ZOO if asked.models is None else asked.models:
+        with ProcessPoolExecutor(1, mp_context=context) as pool:  # its memory ends with it
+            _, counts, why = pool.submit(fired, name).result()
+        failed = failed or bool(why)
+        print(name, why or "done", file=sys.stderr, flush=True)
+        if not why:
+            known[name] = dict(sorted(counts.items()))
+            text = json.dumps(known, indent=1, ensure_ascii=False, sort_keys=True)
+            COUNTS.write_text(text + "\n", encoding="utf-8")
+            PAGE.write_text(page(known), encoding="utf-8")
+    if asked.models == []:
+        PAGE.write_text(page(known), encoding="utf-8")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
