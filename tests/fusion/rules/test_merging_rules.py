@@ -94,6 +94,14 @@ def test_a_form_that_no_row_has_fires_by_the_last_rule():
     assert names(find_merges(attention(form), COMPOUND, HARDWARE)) == [AttentionRule().name]
 
 
+BEHIND = {
+    "add": lambda y: op.add(y, constant(N)),
+    "relu": op.nn.relu,
+    "silu": op.nn.silu,
+    "tanh": op.tanh,
+}
+
+
 def siblings(root, tail, returned=False):
     """Two siblings with a tail each, read by products or returned."""
     shape = (4, N) if root == "matmul" else (1, 6, 6, N)
@@ -105,14 +113,7 @@ def siblings(root, tail, returned=False):
             layout = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
             y = emit(op.nn.conv2d(x, constant(N, 1, 1, N), **layout))
         for step in tail:
-            y = emit(
-                {
-                    "add": lambda: op.add(y, constant(N)),
-                    "relu": lambda: op.nn.relu(y),
-                    "silu": lambda: op.nn.silu(y),
-                    "tanh": lambda: op.tanh(y),
-                }[step]()
-            )  # noqa: B023
+            y = emit(BEHIND[step](y))
         return y
 
     def body(emit, x, mask):
