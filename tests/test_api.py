@@ -297,3 +297,24 @@ def test_resnet18(options, tmp_path):
     model = tvmfuse.load(tmp_path / "out", threads=2)
     workload = api.import_model("resnet18", shape="1,3,64,64", weights="random", seed=0)
     assert verify(model, workload, 5).passed
+
+
+@slow
+def test_rules_that_are_switched_off_change_the_artifact_and_are_part_of_its_identity(tmp_path):
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+    name = "relu(dense(x, w))"
+    arguments = {"trials": 0, "threads": 1, "log_dir": tmp_path / "log"}
+    whole = tvmfuse.compile(module, (torch.randn(2, 8),), **arguments)
+    apart = tvmfuse.compile(module, (torch.randn(2, 8),), no_rule=(name,), **arguments)
+    assert (whole.report["kernels"]["after"], apart.report["kernels"]["after"]) == (1, 2)
+    (refused,) = [r for r in apart.report["refused"] if r["rule"] == name]
+    assert refused["reason"] == "the rule is switched off"
+    (row,) = whole.report["feasibility"]
+    assert row["ops"] == ["dense", "add", "relu"] and row["verdict"] in ("ok", "grey")
+    saved = json.loads((apart.save(tmp_path / "out") / "manifest.json").read_text())
+    assert saved["provenance"]["rules"] == {"off": [name]}
+
+
+def test_an_unknown_rule_is_refused_before_the_model_is_loaded(options):
+    with pytest.raises(UnknownNameError, match="rule or category 'verticle'"):
+        api.run(options(no_rule=("verticle",)), Progress(io.StringIO()))

@@ -64,13 +64,15 @@ def test_usage_errors_exit_with_2(arguments, capsys):
 def test_every_option_reaches_the_api(calls, tmp_path):
     arguments = "tune --model m --target llvm:haswell --shape 1,3,8,8 --shape 2x4 --weights random"
     arguments += " --trials 7 --time-budget 9.5 --seed 3 --threads 1 --measure local --retune"
+    arguments += " --rules own.toml --no-rule horizontal --no-rule vertical --only compound"
     paths = ["--log-dir", str(tmp_path / "log"), "--output", str(tmp_path / "out")]
     assert cli.main([*arguments.split(), *paths]) == 0
     (options,) = calls
     assert options == tvmfuse.config.CompileOptions(
         model="m", target="llvm:haswell", shape=((1, 3, 8, 8), (2, 4)), weights="random",
         trials=7, time_budget_s=9.5, seed=3, threads=1, measure="local", retune=True,
-        log_dir=tmp_path / "log", output=tmp_path / "out",
+        log_dir=tmp_path / "log", output=tmp_path / "out", rules=Path("own.toml"),
+        no_rule=("horizontal", "vertical"), only=("compound",),
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from tvmfuse.passes.fold_batch_norm import FoldBatchNorm
 from tvmfuse.passes.fold_constants import FoldConstants
 from tvmfuse.passes.fuse_moves import FuseMoves
 from tvmfuse.passes.group import group_bindings
+from tvmfuse.passes.invariants import check_fused
 from tvmfuse.passes.lower_attention import LowerAttention
 from tvmfuse.passes.lower_batch_matmul import LowerBatchMatmul
 from tvmfuse.passes.merge import apply_merges
@@ -154,8 +155,15 @@ def _kernels(
 
 
 def fuse(workload: Workload, plan: Plan) -> Workload:
-    """Carry out a plan on a lowered workload: one private function a group."""
+    """Carry out a plan on a lowered workload: one private function a group.
+
+    Raises
+    ------
+    BuildError
+        The result does not hold every operator in exactly one group: a fault, never silent.
+    """
     module = group_bindings(workload.module, plan)
+    check_fused(workload.module, module, plan)
     return dataclasses.replace(workload, module=module, in_place=plan.in_place)
 
 
