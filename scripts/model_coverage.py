@@ -10,7 +10,9 @@ of verification, with random weights and the input size of its name, in a proces
 *Right* means that all of it passed; *refused* that the import said no, with the operator's name.
 With ``--json`` results are kept as they come, and models that the file already has are not run
 again, unless their outcome is named by ``--again``. Time is limited by the processor's seconds, so
-that a machine which other work shares gives the same outcomes; whoever sleeps is ended too.
+that a machine which other work shares gives the same outcomes; whoever sleeps is ended too. On
+such a machine set OMP_NUM_THREADS=1 and TVM_NUM_THREADS=1: threads that wait for one another in a
+loop spend most of the time there.
 """
 
 from __future__ import annotations
