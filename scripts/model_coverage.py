@@ -3,19 +3,26 @@
     python scripts/model_coverage.py --sets transformers,timm --json results.json
     python scripts/model_coverage.py --json results.json --markdown docs/models.md
     python scripts/model_coverage.py --only 'swin|vit'
+    python scripts/model_coverage.py --json results.json --again 'wrong,too long'
 
 Each model goes through import, fusion, build (templates only, no tuning log) and the three levels
 of verification, with random weights and the input size of its name, in a process of its own.
 *Right* means that all of it passed; *refused* that the import said no, with the operator's name.
 With ``--json`` results are kept as they come, and models that the file already has are not run
-again.
+again, unless their outcome is named by ``--again``. Time is limited by the processor's seconds, so
+that a machine which other work shares gives the same outcomes; whoever sleeps is ended too. On
+such a machine set OMP_NUM_THREADS=1 and TVM_NUM_THREADS=1: threads that wait for one another in a
+loop spend most of the time there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -48,6 +55,9 @@ TIMM = (
 
 OWN = ("yolov5n", "yolov5s", "dlrm")
 
+_GRACE_S = 5  # between the signal that names the reason and the one that cannot be held off
+_PATIENCE = 8  # wall-clock seconds allowed for each of the processor's
+
 
 def main() -> None:
     """Sweep, print, and write what was asked for."""
@@ -62,11 +72,12 @@ def main() -> None:
     if not asked:
         sys.exit(f"no model of {options.sets} matches --only {options.only!r}")
     known = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
-    done = {r["model"]: r for r in known}
+    again = options.again.split(",")
+    done = {r["model"]: r for r in known if r["outcome"] not in again}
     for number, (group, name) in enumerate(asked, 1):
         if name in done:
             continue
-        result = {"set": group, "model": name, **attempt(name, options.timeout)}
+        result = {"set": group, "model": name, **attempt(name, options.timeout, options.memory)}
         done[name] = result
         print(f"{number}/{len(asked)} {result['outcome']:8} {name} {result['seconds']:.0f} s "
               f"{result.get('message', '')[:200]}", flush=True)  # fmt: skip
@@ -83,7 +94,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sets", default="transformers,timm,own,classification,segmentation,video",
                         help="of these, with commas between")  # fmt: skip
     parser.add_argument("--only", default="", help="regular expression on the names")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds a model may take")
+    parser.add_argument("--again", default="", help="outcomes to try again, with commas between")
+    parser.add_argument(
+        "--timeout",
+        type=int,
+        default=900,
+        help="seconds of the processor, all threads, that a model may take",
+    )
+    parser.add_argument("--memory", type=float, default=12.0, help="GiB that a model may allocate")
     parser.add_argument("--json", type=Path, help="results, to go on from")
     parser.add_argument("--markdown", type=Path)
     return parser
@@ -111,24 +129,51 @@ def models_of(group: str) -> tuple[str, ...]:
     return tuple(torchvision.models.list_models(module=kinds[group]))
 
 
-def attempt(name: str, timeout_s: float) -> dict[str, Any]:
-    """One model in a process of its own."""
-    begin = time.perf_counter()
+def attempt(name: str, timeout_s: int, memory_gib: float, code: str = "") -> dict[str, Any]:
+    """One model in a process of its own; ``code`` is what the process runs."""
+    begin, spent = time.perf_counter(), _children_s()
+    limits = [str(timeout_s), str(timeout_s + _GRACE_S), str(int(memory_gib * 2**30))]
+    child = subprocess.Popen(
+        [sys.executable, "-c", _LIMITS + (code or _CHILD), name, *limits], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    asleep = False
     try:
-        child = subprocess.run(
-            [sys.executable, "-c", _CHILD, name], capture_output=True, text=True,
-            timeout=timeout_s, check=False,
-        )  # fmt: skip
+        out, err = child.communicate(timeout=timeout_s * _PATIENCE)
     except subprocess.TimeoutExpired:
-        return {"outcome": "too long", "seconds": timeout_s}
-    seconds = round(time.perf_counter() - begin, 1)
-    lines = child.stdout.strip().splitlines()
+        asleep = True
+        os.killpg(child.pid, signal.SIGKILL)
+        out, err = child.communicate()
+    took = {
+        "seconds": round(time.perf_counter() - begin, 1),
+        "processor_s": round(_children_s() - spent, 1),
+    }
+    if asleep or child.returncode == -signal.SIGXCPU:
+        what = "wall-clock time" if asleep else "the processor"
+        seconds = timeout_s * _PATIENCE if asleep else timeout_s
+        return {"outcome": "too long", "message": f"over {seconds} s of {what}", **took}
+    lines = out.strip().splitlines()
     if child.returncode or not lines:
-        last = (child.stderr.strip().splitlines() or ["no message"])[-1]
+        last = (err.strip().splitlines() or ["no message"])[-1]
         message = f"the process ended with {child.returncode}: {last}"
-        return {"outcome": "crashed", "message": message, "seconds": seconds}
-    return {**json.loads(lines[-1]), "seconds": seconds}
+        return {"outcome": "crashed", "message": message, **took}
+    return {**json.loads(lines[-1]), **took}
 
+
+def _children_s() -> float:
+    """Seconds of the processor that ended children have taken."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+_LIMITS = """
+import resource, sys
+
+soft_s, hard_s, data_bytes = map(int, sys.argv[2:])
+resource.setrlimit(resource.RLIMIT_CPU, (soft_s, hard_s))
+resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+"""
 
 _CHILD = """
 import io, json, sys, tempfile, warnings
@@ -173,25 +218,30 @@ def page(results: list[dict[str, Any]]) -> str:
         f"--markdown docs/models.md`, {datetime.now(timezone.utc):%Y-%m-%d}, {versions}.", "",
         "Random weights, float32, batch 1, the input size of the name; `--trials 0 --no-log`. "
         "*Right*: imported, built, and verified at three levels against eager PyTorch. Kernels: "
-        "calls in one inference, of how many operators. Seconds: the whole command on two cores "
-        "that other work shared, so they are upper bounds.", "",
+        "calls in one inference, of how many operators. Seconds: the whole command, by the wall "
+        "clock on two cores that other work shared, so upper bounds, and of the processor.", "",
     ]  # fmt: skip
     for group in dict.fromkeys(r["set"] for r in results):
         rows = [r for r in results if r["set"] == group]
         lines += [
             f"## {group}", "", f"{summary(rows)}.", "",
-            "| model | result | kernels | of operators | seconds | message |",
-            "|---|---|---:|---:|---:|---|",
+            "| model | result | kernels | of operators | seconds | of the processor | message |",
+            "|---|---|---:|---:|---:|---:|---|",
         ]  # fmt: skip
         for r in rows:
             kernels = r.get("kernels", {})
             message = " ".join(r.get("message", "").split())[:200].replace("|", "\\|")
             lines.append(
                 f"| {r['model']} | {r['outcome']} | {kernels.get('after', '')} | "
-                f"{kernels.get('before', '')} | {r['seconds']:.0f} | {message} |"
+                f"{kernels.get('before', '')} | {r['seconds']:.0f} | {_whole(r)} | {message} |"
             )
         lines.append("")
     return "\n".join(lines)
+
+
+def _whole(result: dict[str, Any]) -> str:
+    spent = result.get("processor_s")
+    return "" if spent is None else f"{spent:.0f}"
 
 
 def _version(package: str) -> str:
