@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvmfuse.signature import Signature
+from tvmfuse.signature import IndexBound, Signature
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ class Workload:
     states
         Buffers that the model changes. ``main`` takes them before its other arguments and returns
         their new values before its other results, neither of which ``signature`` knows.
+    bounds
+        What arguments that are indices must satisfy.
+    checks
+        ``main`` returns an int32 for each, between states and results: this error, if it is not 0.
     """
 
     name: str
@@ -64,3 +68,5 @@ class Workload:
     program: Any = None
     origins: dict[str, str] = field(default_factory=dict)
     states: tuple[State, ...] = ()
+    bounds: tuple[IndexBound, ...] = ()
+    checks: tuple[str, ...] = ()
