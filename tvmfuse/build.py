@@ -74,6 +74,8 @@ class Artifact:
             kernels=self.kernels,
             layers=self.layers,
             states=tuple(state.name for state in self.workload.states),
+            bounds=self.workload.bounds,
+            checks=self.workload.checks,
         )
         runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime.so"
         names = {f"w{i:04d}": array for i, array in enumerate(self.weights)}

@@ -34,6 +34,26 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class IndexBound:
+    """What the elements of an input must satisfy: ``low <= element < high``.
+
+    Parameters
+    ----------
+    position
+        Of the input among the flat ones.
+    low, high
+        The smallest index, and the one behind the largest.
+    reader
+        The operator that takes them as an index, and where it stands.
+    """
+
+    position: int
+    low: int
+    high: int
+    reader: str
+
+
+@dataclass(frozen=True)
 class Signature:
     """Inputs and outputs of a model, flat, with the tree that structures them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvmfuse.signature import Signature
+from tvmfuse.signature import IndexBound, Signature
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,11 @@ class Workload:
         Buffers that the model changes. ``main`` takes them before its other arguments and returns
         their new values before its other results, neither of which ``signature`` knows.
     in_place
-        Concatenations without a kernel (`tvmfuse.fusion.plan.InPlace`), once it is fused.
+        Concatenations without a kernel (`tvmfuse.fusion.group.InPlace`), once it is fused.
+    bounds
+        What arguments that are indices must satisfy.
+    checks
+        ``main`` returns an int32 for each, between states and results: this error, if it is not 0.
     """
 
     name: str
@@ -67,3 +71,5 @@ class Workload:
     origins: dict[str, str] = field(default_factory=dict)
     states: tuple[State, ...] = ()
     in_place: tuple[Any, ...] = ()
+    bounds: tuple[IndexBound, ...] = ()
+    checks: tuple[str, ...] = ()

@@ -107,3 +107,9 @@ def test_converter_errors_are_located(monkeypatch):
     program = export_program(Flipped().eval(), (torch.ones(2),))
     with pytest.raises(ImportModelError, match=r"aten\.flip.*x\.flip\(0\).*no such layout"):
         convert(program)
+
+
+def test_inputs_that_require_gradients_are_refused():
+    x = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(ImportModelError, match=r"input \[0\]\['x'\] requires gradients"):
+        export_program(torch.nn.Identity().eval(), ({"x": x},))

@@ -67,7 +67,10 @@ class BrokenModel:
             if isinstance(v, torch.nn.Parameter) or id(v) in self._buffers
         }  # fmt: skip
         piece = _Piece(graph, weights).eval()
-        given = tuple(v for i, v in enumerate(inputs) if i not in weights)
+        given = tuple(
+            v.detach() if isinstance(v, torch.Tensor) else v
+            for i, v in enumerate(inputs) if i not in weights
+        )  # fmt: skip
         output = self._folder / f"graph{number}"
         loaded = LoadedReference(
             piece, given, f"{self._name}-graph{number}", {"weights": "as given"}

@@ -57,8 +57,12 @@ class SegmentedModel:
         InputError
             The arguments do not fit the signature.
         """
-        with self._lock, torch.no_grad():
+        with self._lock:
             tensors, asked_torch = self._marshal.tensors(args)
+            return self._called(tensors, asked_torch)
+
+    def _called(self, tensors: list[Any], asked_torch: Any) -> Any:
+        with torch.no_grad():
             inputs = [torch.from_dlpack(t) for t in tensors]
             values = self.run(inputs)
             borrowed = {t.untyped_storage().data_ptr() for t in inputs}

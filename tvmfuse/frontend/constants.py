@@ -46,6 +46,10 @@ class ConstantFolder:
             if isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].numel() == 0
         )
 
+    def knows(self, node: fx.Node) -> bool:
+        """Whether the value of ``node`` was found already."""
+        return node in self._values
+
     def fold(self, node: fx.Node) -> Any | None:
         """Return the value of ``node``, or None where it depends on the input.
 

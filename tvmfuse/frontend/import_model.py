@@ -84,4 +84,6 @@ def workload_of(loaded: LoadedReference) -> Workload:
         found.program,
         found.origins,
         found.states,
+        found.bounds,
+        found.checks,
     )

@@ -14,6 +14,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
 from tvmfuse.errors import ImportModelError, UnsupportedOperatorError, UntraceableError
+from tvmfuse.frontend.bounds import guard_indices
 from tvmfuse.frontend.constants import ConstantFolder
 from tvmfuse.frontend.converters import converters
 from tvmfuse.frontend.converters.products import OTHER_TYPES
@@ -22,6 +23,7 @@ from tvmfuse.frontend.fx_normalize import normalize
 from tvmfuse.frontend.known_faults import reason_to_refuse
 from tvmfuse.frontend.locate import node_location, user_frame
 from tvmfuse.frontend.states import take_states
+from tvmfuse.signature import IndexBound
 from tvmfuse.workload import State
 
 # Decomposing these would only hide what they are: the converter knows each as one operator,
@@ -45,8 +47,8 @@ def export_program(module: torch.nn.Module, example_inputs: tuple[Any, ...]) -> 
     Raises
     ------
     ImportModelError
-        The module is in training mode, fails on its inputs, or does not export; the message
-        says where in the user's code.
+        The module is in training mode, an input requires gradients, the module fails on its
+        inputs, or does not export; the message says where in the user's code.
     """
     training = [name or "the model" for name, part in module.named_modules() if part.training]
     if training:
@@ -54,6 +56,12 @@ def export_program(module: torch.nn.Module, example_inputs: tuple[Any, ...]) -> 
             f"the model is in training mode ({training[0]}): dropout and batch norm would not "
             "behave as in inference; call model.eval() first"
         )
+    for path, leaf in pytree.tree_leaves_with_path(example_inputs):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            raise ImportModelError(
+                f"the example input {pytree.keystr(path)} requires gradients: a compiled model is "
+                "for inference and computes none; pass .detach()"
+            )
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -100,12 +108,16 @@ class Converted:
         Variable of ``main`` to the node of ``program`` with the same value.
     states
         Buffers that are inputs and outputs of ``main`` before all others.
+    bounds, checks
+        See :class:`tvmfuse.workload.Workload`.
     """
 
     module: Any
     program: Any
     origins: dict[str, str]
     states: tuple[State, ...] = ()
+    bounds: tuple[IndexBound, ...] = ()
+    checks: tuple[str, ...] = ()
 
 
 def convert(program: Any) -> Any:
@@ -142,12 +154,13 @@ def converted(program: Any) -> Converted:
     program = functional(program)
     states = take_states(program)
     _refuse_unsupported(program)
+    bounds, checks = guard_indices(program, len(states))
     normalize(program)
     _drop_constants(program)
     module, origins = _translate(program)
     module = relax.transform.ConvertToDataflow(min_size=1)(module)
     relax.analysis.well_formed(module)
-    return Converted(module, program, origins, states)
+    return Converted(module, program, origins, states, bounds, checks)
 
 
 def _translate(program: Any) -> tuple[Any, dict[str, str]]:

@@ -31,7 +31,7 @@ def write_in_place(mod: tvm.IRModule, places: Iterable[Any]) -> tvm.IRModule:
     mod
         ``main`` is a chain of ``call_tir`` of scheduled kernels.
     places
-        :class:`tvmfuse.fusion.plan.InPlace` for each concatenation to remove.
+        :class:`tvmfuse.fusion.group.InPlace` for each concatenation to remove.
 
     Raises
     ------

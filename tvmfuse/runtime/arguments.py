@@ -11,7 +11,7 @@ import numpy as np
 
 from tvmfuse.errors import ArtifactError, InputError
 from tvmfuse.runtime.weights import ALIGNMENT_BYTES, aligned_bytes
-from tvmfuse.signature import Signature, TensorSpec, flatten, unflatten
+from tvmfuse.signature import IndexBound, Signature, TensorSpec, flatten, unflatten
 
 _BITS = "uint16"  # NumPy's carrier of bfloat16, which DLPack does not know from NumPy
 
@@ -70,6 +70,19 @@ class Marshal:
             # elements, PyTorch and NumPy say others.
             flat.append(tensor if slot.size else self.retype(tensor, str(tensor.dtype)))
         return flat, seen
+
+    def check(self, tensors: list[Any], bounds: tuple[IndexBound, ...]) -> None:
+        """Raise InputError where a flat input holds an index outside of what it is read by."""
+        for bound in bounds:
+            array = np.from_dlpack(tensors[bound.position])
+            if array.size and (array.min() < bound.low or array.max() >= bound.high):
+                wrong = (array < bound.low) | (array >= bound.high)
+                at = tuple(int(place) for place in np.argwhere(wrong)[0])
+                raise InputError(
+                    f"argument {self._signature.inputs[bound.position].name!r}: the index "
+                    f"{array[at]} at {list(at)} is not in {bound.low} .. {bound.high - 1}, which "
+                    f"{bound.reader} takes"
+                )
 
     def results(self, outputs: Any, borrowed: list[tuple[int, int]], torch: Any) -> Any:
         """Return the VM's outputs in the user's structure.
@@ -156,7 +169,12 @@ class _Input:
         if value.device.type != "cpu":
             raise self._refusal(f"a tensor on {value.device}", "use .cpu()")
         if value.requires_grad:
-            value = value.detach()  # an artifact has no gradients, in eval mode or out of it
+            if sys.modules["torch"].is_grad_enabled():
+                raise self._refusal(
+                    "a tensor that requires gradients, which a compiled model does not compute",
+                    "call it under torch.no_grad(), or pass .detach()",
+                )
+            value = value.detach()
         tensor = self._import(value)
         if not value.is_contiguous() or tensor.data_ptr() % ALIGNMENT_BYTES:
             torch = sys.modules["torch"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmfuse.errors import ArtifactError
+from tvmfuse.errors import ArtifactError, InputError
 from tvmfuse.hardware import runnable_here
 from tvmfuse.runtime.arguments import Marshal
 from tvmfuse.runtime.library import ensure_runtime
@@ -143,9 +143,14 @@ class LoadedModel:
 
     def _run(self, args: tuple[Any, ...]) -> Any:
         tensors, torch = self._marshal.tensors(args)
-        returned = self._main(*self._states, *tensors, self._weights)
-        count = len(self._states)
-        states, outputs = [returned[i] for i in range(count)], list(returned)[count:]
+        self._marshal.check(tensors, self.manifest.bounds)
+        returned = list(self._main(*self._states, *tensors, self._weights))
+        count, checks = len(self._states), self.manifest.checks
+        states, flags = returned[:count], returned[count : count + len(checks)]
+        for flag, message in zip(flags, checks, strict=True):
+            if np.from_dlpack(flag).item():
+                raise InputError(f"{message}; the call changed nothing")
+        outputs = returned[count + len(checks) :]
         borrowed = self._borrowed + [_range(t) for t in (*tensors, *self._states, *states)]
         # A new state may be the caller's own array (a buffer that an argument replaces).
         given = {tensor.data_ptr() for tensor in tensors}

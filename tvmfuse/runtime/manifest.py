@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tvmfuse.errors import ArtifactError
-from tvmfuse.signature import Signature
+from tvmfuse.signature import IndexBound, Signature
 
 SCHEMA = 1
 KIND = "tvmfuse-artifact"
@@ -58,6 +58,10 @@ class Manifest:
     states
         Names of the buffers that the model changes; ``main`` takes and returns them first. The
         weights' file holds their initial values under ``state:NAME``.
+    bounds
+        What inputs that are indices must satisfy; checked before each call.
+    checks
+        ``main`` returns an int32 for each, behind the states: this error, if it is not 0.
     files
         Seal of every file but ``manifest.json`` and ``report.json``; filled there too.
     """
@@ -73,6 +77,8 @@ class Manifest:
     files: dict[str, FileSeal] = field(default_factory=dict)
     layers: tuple[tuple[str, str], ...] = ()
     states: tuple[str, ...] = ()
+    bounds: tuple[IndexBound, ...] = ()
+    checks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``manifest.json``."""
@@ -90,6 +96,8 @@ class Manifest:
             "kernels": self.kernels,
             "weights": list(self.weights),
             "states": list(self.states),
+            "bounds": [asdict(bound) for bound in self.bounds],
+            "checks": list(self.checks),
             "layers": [list(layer) for layer in self.layers],
             "files": {
                 name: {"size_bytes": seal.size_bytes, "sha256": seal.sha256}
@@ -115,6 +123,8 @@ class Manifest:
                 for name, seal in data["files"].items()
             },
             states=tuple(map(str, data.get("states", ()))),
+            bounds=tuple(IndexBound(**bound) for bound in data.get("bounds", ())),
+            checks=tuple(map(str, data.get("checks", ()))),
             layers=tuple((str(kernel), str(node)) for kernel, node in data.get("layers", ())),
         )
 
