@@ -6,8 +6,8 @@
 Each operator's samples go through import, fusion, build and the loaded artifact, and are compared
 with eager PyTorch under the tolerances of verification. An operator runs in a child process that
 may die or hang. *Right* means all samples right; *refused* means that some were refused before the
-build, with the operator's name, and none was wrong. With ``--json`` results are kept as they come, and
-what the file already has is not run again.
+build, with the operator's name, and none was wrong. With ``--json`` results are kept as they come,
+and what the file already has is not run again.
 """
 
 from __future__ import annotations
@@ -109,13 +109,15 @@ def _operators() -> list[tuple[str, set[str]]]:
     ]
 
 
-def sweep(asked: list[dict[str, Any]], timeout_s: float) -> Iterator[dict[str, Any]]:
+def sweep(
+    asked: list[dict[str, Any]], timeout_s: float, script: Path = CHILD
+) -> Iterator[dict[str, Any]]:
     """Ask child processes one line at a time; a child that dies or hangs is replaced."""
     child: subprocess.Popen[str] | None = None
     for request in asked:
         if child is None:
             child = subprocess.Popen(
-                [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL, text=True,
             )  # fmt: skip
         assert child.stdin is not None and child.stdout is not None
