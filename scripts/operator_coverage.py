@@ -109,13 +109,15 @@ def _operators() -> list[tuple[str, set[str]]]:
     ]
 
 
-def sweep(asked: list[dict[str, Any]], timeout_s: float) -> Iterator[dict[str, Any]]:
+def sweep(
+    asked: list[dict[str, Any]], timeout_s: float, script: Path = CHILD
+) -> Iterator[dict[str, Any]]:
     """Ask child processes one line at a time; a child that dies or hangs is replaced."""
     child: subprocess.Popen[str] | None = None
     for request in asked:
         if child is None:
             child = subprocess.Popen(
-                [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL, text=True,
             )  # fmt: skip
         assert child.stdin is not None and child.stdout is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,6 +26,14 @@ def user_frame(error: BaseException) -> str:
         return ""
     last = frames[-1]
     return f" at {last.filename}:{last.lineno}, in {last.name}: {last.line}"
+
+
+def onnx_node(node: Any) -> str:
+    """The ONNX node (``node 'name' (Operator)``) that an operator comes from, or ``""``."""
+    for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+        if str(getattr(kind, "__qualname__", kind)).rpartition(".")[2] == "OnnxNode":
+            return str(path).rpartition(".")[2].rpartition("#")[0]
+    return ""
 
 
 def node_location(stack_trace: str | None) -> str:

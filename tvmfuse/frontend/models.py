@@ -1,4 +1,4 @@
-"""Models by name: those of the zoo, ``package.module:callable``, ``file.pt2``."""
+"""Models by name: those of the zoo, ``package.module:callable``, ``file.pt2``, ``file.onnx``."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def load_model(
     Parameters
     ----------
     spec
-        A name of the zoo (:mod:`tvmfuse.frontend.zoo`), ``package.module:callable`` or
-        ``file.pt2``.
+        A name of the zoo (:mod:`tvmfuse.frontend.zoo`), ``package.module:callable``,
+        ``file.pt2`` or ``file.onnx``.
     batch
         Replaces the first extent of every input.
     shape
@@ -55,6 +55,8 @@ def load_model(
         raise OptionError(f"--batch must be positive, got {batch}")
     if spec.endswith(".pt2"):
         return _from_program(Path(spec), batch, shape, weights)
+    if spec.endswith(".onnx"):
+        return _from_onnx(Path(spec), batch, shape, weights, seed)
     named = zoo.find(spec)
     if named is not None:
         return named(batch=batch, shape=shape, weights=weights, seed=seed)
@@ -125,6 +127,24 @@ def _example_inputs(
         )
     inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     return inputs if batch is None else shapes.rebatch(inputs, batch)
+
+
+def _from_onnx(
+    path: Path, batch: int | None, shape: Shape, weights: str | None, seed: int
+) -> LoadedReference:
+    if weights is not None:
+        raise OptionError(f"--weights cannot change {str(path)!r}: an .onnx file has its own")
+    if not path.is_file():
+        raise ImportModelError(f"no such file: {str(path)!r}")
+    try:
+        from tvmfuse.frontend.onnx import load_file
+    except ModuleNotFoundError as error:
+        if error.name != "onnx":
+            raise
+        raise ImportModelError(
+            f"{str(path)!r} needs the package onnx: pip install 'tvmfuse[onnx]'"
+        ) from error
+    return load_file(path, batch=batch, shape=shape, seed=seed)
 
 
 def _from_program(

@@ -21,7 +21,7 @@ from tvmfuse.frontend.converters.products import OTHER_TYPES
 from tvmfuse.frontend.decompositions import decompositions
 from tvmfuse.frontend.fx_normalize import normalize
 from tvmfuse.frontend.known_faults import reason_to_refuse
-from tvmfuse.frontend.locate import node_location, user_frame
+from tvmfuse.frontend.locate import node_location, onnx_node, user_frame
 from tvmfuse.frontend.states import take_states
 from tvmfuse.signature import IndexBound
 from tvmfuse.workload import State
@@ -287,7 +287,7 @@ def refusals(program: Any) -> dict[fx.Node, str]:
 
 def node_place(node: fx.Node) -> str:
     """Where the user's code calls a node."""
-    return node_location(node.meta.get("stack_trace"))
+    return onnx_node(node) or node_location(node.meta.get("stack_trace"))
 
 
 def _places(places: list[str]) -> str:

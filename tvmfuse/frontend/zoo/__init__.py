@@ -14,8 +14,9 @@ _PREFIXES: dict[str, ModuleType] = {"hf": hf_models, "timm": timm_models}
 _PLAIN: tuple[ModuleType, ...] = (own_models, torchvision_models)
 
 FORMS = (
-    "Also accepted: hf:NAME (transformers), timm:NAME, package.module:callable and file.pt2; "
-    "`pip install 'tvmfuse[zoo]'` brings torchvision, 'tvmfuse[hf]' and 'tvmfuse[timm]' the others."
+    "Also accepted: hf:NAME (transformers), timm:NAME, package.module:callable, file.pt2 and "
+    "file.onnx; `pip install 'tvmfuse[zoo]'` brings torchvision, 'tvmfuse[hf]' and "
+    "'tvmfuse[timm]' the others."
 )
 
 

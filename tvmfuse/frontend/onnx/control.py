@@ -1,0 +1,125 @@
+"""If, Loop and Scan, unrolled: what they decide must be known at compile time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import torch
+
+from tvmfuse.frontend.onnx.call import Call, Refusal, UnknownInput, axis_in
+from tvmfuse.frontend.onnx.module import OnnxNode
+
+_MOST_ROUNDS = 1024
+
+
+def _known(value: Any, index: int, what: str) -> Any:
+    if not value.known:
+        raise UnknownInput(
+            index, f"its {what} must be known at compile time, but depends on an input of the model"
+        )
+    return value.data
+
+
+def _graph(node: onnx.NodeProto, name: str) -> onnx.GraphProto:
+    return next(a.g for a in node.attribute if a.name == name)
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    found = [a for a in node.attribute if a.name == name]
+    return onnx.helper.get_attribute_value(found[0]) if found else default
+
+
+def _if(planner: Any, node: onnx.NodeProto, inputs: list[Any], scope: Any) -> list[Any]:
+    condition = bool(_known(inputs[0], 0, "condition"))
+    branch = _graph(node, "then_branch" if condition else "else_branch")
+    return planner.run(branch, scope.new_child())
+
+
+def _body(planner: Any, graph: onnx.GraphProto, scope: Any, values: list[Any]) -> list[Any]:
+    inner = scope.new_child()
+    inner.update(zip((i.name for i in graph.input), values, strict=True))
+    return planner.run(graph, inner)
+
+
+def _collect(planner: Any, parts: list[Any], axis: int = 0, reverse: bool = False) -> Any:
+    """One value of the values that the rounds gave."""
+    if not parts:
+        raise Refusal("it runs no round, so the shape of a scanned output is not known")
+    parts = parts[::-1] if reverse else parts
+    data = torch.stack([p.data for p in parts], axis_in(axis, parts[0].data.ndim + 1))
+    sources = frozenset().union(*(p.sources for p in parts))
+    made = planner.value(data, sources)
+    if sources:
+        call = Call("stack", "stack of rounds", 0, {"axis": axis})
+        planner.nodes.append((OnnxNode(call, _stack), list(parts), [made]))
+    return made
+
+
+def _stack(call: Any, *parts: torch.Tensor) -> torch.Tensor:
+    return torch.stack(parts, axis_in(call.attribute("axis"), parts[0].ndim + 1))
+
+
+def _loop(planner: Any, node: onnx.NodeProto, inputs: list[Any], scope: Any) -> list[Any]:
+    graph = _graph(node, "body")
+    rounds = None if inputs[0] is None else int(_known(inputs[0], 0, "trip count"))
+    condition = True if inputs[1] is None else bool(_known(inputs[1], 1, "condition"))
+    carried, scanned = list(inputs[2:]), []
+    done = 0
+    while condition and (rounds is None or done < rounds):
+        if done == _MOST_ROUNDS:
+            raise Refusal(f"it would be unrolled more than {_MOST_ROUNDS} times")
+        first = [planner.value(torch.tensor(done)), planner.value(torch.tensor(True))]
+        results = _body(planner, graph, scope, [*first, *carried])
+        if not results[0].known:
+            raise Refusal("its condition depends on an input; it must be known at compile time")
+        condition = bool(results[0].data)
+        carried = results[1 : 1 + len(carried)]
+        scanned.append(results[1 + len(carried) :])
+        done += 1
+    outputs = len(node.output) - len(carried)
+    return [*carried, *(_collect(planner, [r[i] for r in scanned]) for i in range(outputs))]
+
+
+def _scan(planner: Any, node: onnx.NodeProto, inputs: list[Any], scope: Any) -> list[Any]:
+    if planner.opsets.get("", 1) < 9:
+        raise Refusal("Scan of opset 8 has a batch of its own; convert the model to opset 11")
+    graph, count = _graph(node, "body"), int(_attribute(node, "num_scan_inputs", 0))
+    states, taken = list(inputs[: len(inputs) - count]), inputs[len(inputs) - count :]
+    axes = list(_attribute(node, "scan_input_axes", None) or [0] * count)
+    backward = list(_attribute(node, "scan_input_directions", None) or [0] * count)
+    made = len(graph.output) - len(states)
+    out_axes = list(_attribute(node, "scan_output_axes", None) or [0] * made)
+    out_backward = list(_attribute(node, "scan_output_directions", None) or [0] * made)
+    length = taken[0].data.shape[axes[0]]
+    if length > _MOST_ROUNDS:
+        raise Refusal(f"it would be unrolled more than {_MOST_ROUNDS} times")
+    scanned = []
+    for turn in range(length):
+        rows = [
+            _row(planner, v, axis, length - 1 - turn if back else turn)
+            for v, axis, back in zip(taken, axes, backward, strict=True)
+        ]
+        results = _body(planner, graph, scope, [*states, *rows])
+        states = results[: len(states)]
+        scanned.append(results[len(states) :])
+    collected = [
+        _collect(planner, [r[i] for r in scanned], out_axes[i], bool(out_backward[i]))
+        for i in range(made)
+    ]
+    return [*states, *collected]
+
+
+def _row(planner: Any, value: Any, axis: int, turn: int) -> Any:
+    made = planner.value(value.data.select(axis, turn), value.sources)
+    if not value.known:
+        call = Call("select", "row of a scan", 0, {"axis": axis, "turn": turn})
+        planner.nodes.append((OnnxNode(call, _select), [value], [made]))
+    return made
+
+
+def _select(call: Any, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.select(call.attribute("axis"), call.attribute("turn"))
+
+
+OPERATORS = {"If": _if, "Loop": _loop, "Scan": _scan}

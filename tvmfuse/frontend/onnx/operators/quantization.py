@@ -1,0 +1,113 @@
+"""Quantised operators, in the integers that the standard says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvmfuse.frontend.onnx.call import Call, Operator, Refusal, axis_in
+from tvmfuse.frontend.onnx.operators.products import convolve
+
+
+def _spread(call: Call, scale: Tensor, x: Tensor) -> Tensor:
+    """Scale or zero point so that it broadcasts: one a tensor, a slice of ``axis``, or a block."""
+    if scale.ndim == 0 or scale.numel() == 1:
+        return scale.reshape(())
+    axis = axis_in(call.attribute("axis", 1), x.ndim)
+    block = call.attribute("block_size", 0)
+    if block:
+        return scale.repeat_interleave(block, axis).narrow(axis, 0, x.shape[axis])
+    return scale.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+
+
+def _to_integer(x: Tensor, zero: Tensor) -> Tensor:
+    limits = torch.iinfo(zero.dtype)
+    shifted = torch.round(x) + zero.to(x.dtype)
+    return torch.clamp(shifted, limits.min, limits.max).to(zero.dtype)
+
+
+def _quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    if zero is None:
+        kind = call.attribute("output_dtype", 0)
+        if kind not in (0, 2):
+            raise Refusal("output_dtype without a zero point is not known")
+        zero = torch.zeros((), dtype=torch.uint8)
+    if zero.is_floating_point():
+        raise Refusal("quantises to an 8-bit float")
+    inner = x.float() if not x.is_floating_point() else x
+    return _to_integer(inner / _spread(call, scale, x), _spread(call, zero, x))
+
+
+def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    wide = x.to(torch.int32)
+    if zero is not None:
+        wide = wide - _spread(call, zero, x).to(torch.int32)
+    return wide.to(scale.dtype) * _spread(call, scale, x)
+
+
+def _dynamic(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    low = torch.clamp(x.amin(), max=0)
+    high = torch.clamp(x.amax(), min=0)
+    scale = (high - low) / 255
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    zero = torch.clamp(torch.round(-low / scale), 0, 255).to(torch.uint8)
+    return _to_integer(x / scale, zero), scale, zero
+
+
+def _shifted(x: Tensor, zero: Tensor | None, axis: int | None = None) -> Tensor:
+    wide = x.to(torch.int32)
+    if zero is None:
+        return wide
+    zero = zero.to(torch.int32)
+    if zero.ndim == 1 and zero.numel() > 1 and axis is not None:
+        zero = zero.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+    return wide - (zero.reshape(()) if zero.numel() == 1 else zero)
+
+
+def _matmul_integer(
+    call: Call, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
+) -> Tensor:
+    return torch.matmul(_shifted(a, a_zero, -2), _shifted(b, b_zero, -1))
+
+
+def _exact_conv(call: Call, x: Tensor, weight: Tensor) -> Tensor:
+    # Products of bytes: doubles hold every sum of fewer than 2^36 of them.
+    return convolve(call, x.double(), weight.double(), None)
+
+
+def _conv_integer(
+    call: Call, x: Tensor, weight: Tensor, x_zero: Any = None, w_zero: Any = None
+) -> Tensor:
+    return _exact_conv(call, _shifted(x, x_zero), _shifted(weight, w_zero, 0)).to(torch.int32)
+
+
+def _qlinear_matmul(
+    call: Call, a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor,
+    b_zero: Tensor, y_scale: Tensor, y_zero: Tensor,
+) -> Tensor:  # fmt: skip
+    product = torch.matmul(_shifted(a, a_zero, -2), _shifted(b, b_zero, -1))
+    rows = a_scale.reshape(-1, 1) if a_scale.numel() > 1 else a_scale.reshape(())
+    scale = rows.float() * (b_scale if b_scale.numel() > 1 else b_scale.reshape(())).float()
+    return _to_integer(product.float() * scale / y_scale.float(), y_zero)
+
+
+def _qlinear_conv(
+    call: Call, x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor,
+    w_zero: Tensor, y_scale: Tensor, y_zero: Tensor, bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    sums = _exact_conv(call, _shifted(x, x_zero), _shifted(w, w_zero, 0))
+    shape = [1, -1, *[1] * (x.ndim - 2)]
+    if bias is not None:
+        sums = sums + bias.reshape(shape)
+    scale = (x_scale * w_scale / y_scale).reshape(-1)
+    spread = scale.reshape(shape) if scale.numel() > 1 else scale.reshape(())
+    return _to_integer(sums.float() * spread, y_zero.reshape(()))
+
+
+OPERATORS: dict[str, Operator] = {
+    "ConvInteger": _conv_integer, "DequantizeLinear": _dequantize,
+    "DynamicQuantizeLinear": _dynamic, "MatMulInteger": _matmul_integer,
+    "QLinearConv": _qlinear_conv, "QLinearMatMul": _qlinear_matmul, "QuantizeLinear": _quantize,
+}  # fmt: skip
