@@ -87,7 +87,7 @@ def test_a_group_that_the_plan_does_not_have(fused):
 
 
 def test_a_kernel_that_stands_outside_of_its_group(fused):
-    before, after, plan = fused
+    before, _, plan = fused
     with pytest.raises(BuildError, match="stands outside of its group"):
         check_fused(before, before, plan)
 

@@ -19,7 +19,6 @@ from tvmfuse.build import build
 from tvmfuse.choose import choose_kernels, restricted
 from tvmfuse.fusion.planner import make_plan
 from tvmfuse.fusion.rules.selection import RuleSet, select_rules
-from tvmfuse.fusion.rules.diagonal import DIAGONAL
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.pipeline import fuse, lowering, optional_passes
 from tvmfuse.passes.specialize import group_kernels, kernel_name
@@ -172,10 +171,9 @@ class _Search:
         used = {str(step) for step in self.steps[:count]}
         out = [s.name for s in self.steps[count:] if s.kind == "pass"]
         rules = self.rules
-        merging, vertical, diagonal = (
-            [r for r in some if f"rule {r.name}" in used]
-            for some in (rules.merging, rules.vertical, rules.diagonal)
-        )
+        merging = [r for r in rules.merging if f"rule {r.name}" in used]
+        vertical = [r for r in rules.vertical if f"rule {r.name}" in used]
+        diagonal = [r for r in rules.diagonal if f"rule {r.name}" in used]
         off = [*rules.off, *(r for r in rules.vertical if r not in vertical)]
         low, _ = lowering(self.workload, self.hardware, merging, out)
         fused = fuse(low, make_plan(low, self.hardware, vertical, off, diagonal))
