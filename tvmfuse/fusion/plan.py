@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from tvmfuse.fusion.feasibility import MatrixRow
+if TYPE_CHECKING:  # which itself rests on the kernels, and these on the rules
+    from tvmfuse.fusion.feasibility import MatrixRow
 
 CATEGORIES = ("vertical", "horizontal", "diagonal", "compound")
 
