@@ -71,6 +71,13 @@ class Call:
             )
         return self.known[index]
 
+    def required(self, index: int, name: str, inputs: tuple[Any, ...]) -> np.ndarray:
+        """:meth:`array` of an input that every such node has."""
+        found = self.array(index, name, inputs)
+        if found is None:
+            raise Refusal(f"lacks the input {name!r}")
+        return found
+
     def setting(self, index: int, name: str, inputs: tuple[Any, ...], default: Any = None) -> Any:
         """A parameter that newer opsets pass as input ``index`` and older ones as an attribute."""
         value = self.array(index, name, inputs)

@@ -74,7 +74,7 @@ def _scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tens
 
 def _one_hot(call: Call, *inputs: Any) -> Tensor:
     indices, _, values = inputs
-    depth = int(call.array(1, "depth", inputs).item())  # type: ignore[union-attr]
+    depth = int(call.required(1, "depth", inputs).item())
     axis = axis_in(call.attribute("axis", -1), indices.ndim + 1)
     wanted = _places(indices, depth).unsqueeze(axis)
     places = torch.arange(depth).reshape([-1] + [1] * (indices.ndim - axis))
@@ -93,10 +93,10 @@ def _reverse_sequence(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
 
 def _compress(call: Call, *inputs: Any) -> Tensor:
     x = inputs[0]
-    condition = call.array(1, "condition", inputs)
+    condition = call.required(1, "condition", inputs)
     axis = call.attribute("axis")
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis_in(axis, x.ndim))
-    chosen = torch.tensor([i for i, taken in enumerate(condition.tolist()) if taken])  # type: ignore[union-attr]
+    chosen = torch.tensor([i for i, taken in enumerate(condition.tolist()) if taken])
     return x.index_select(axis, chosen.long())
 
 

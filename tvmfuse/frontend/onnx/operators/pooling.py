@@ -107,10 +107,9 @@ def _sums(x: Tensor, window: Window, more: list[int]) -> Tensor:
         zip(window.kernel, window.stride, window.dilation, strict=True), 2
     ):
         count = (wide.shape[axis] - (k - 1) * d - 1) // s + 1
-        index = (slice(None),) * axis
+        index = [slice(None)] * axis
         reach = (count - 1) * s + 1
-        places = [index + (slice(p * d, p * d + reach, s),) for p in range(k)]  # noqa: RUF005
-        parts = [wide[place] for place in places]
+        parts = [wide[tuple([*index, slice(p * d, p * d + reach, s)])] for p in range(k)]
         total = parts[0]
         for part in parts[1:]:
             total = total + part

@@ -163,7 +163,7 @@ def _dft(call: Call, *inputs: Any) -> Tensor:
 
 def _stft(call: Call, *inputs: Any) -> Tensor:
     signal = inputs[0]
-    step = int(call.array(1, "frame_step", inputs).item())  # type: ignore[union-attr]
+    step = int(call.required(1, "frame_step", inputs).item())
     window = inputs[2] if len(inputs) > 2 else None
     given = call.array(3, "frame_length", inputs)
     if given is None and window is None:

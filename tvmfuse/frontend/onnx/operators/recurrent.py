@@ -79,9 +79,9 @@ def _lstm_cell(call: Call, d: int, r: Tensor, wb: Tensor, rb: Tensor, p: Any) ->
 
 def _recurrent(make: Callable[..., Cell], gates: int, states: int) -> Operator:
     def apply(call: Call, *inputs: Any) -> tuple[Tensor, ...]:
-        filled = (*inputs, *(None,) * (8 - len(inputs)))
-        x, w, r, bias, lengths = filled[:5]
-        rest = filled[5:]
+        given = [*inputs, *[None] * (8 - len(inputs))]
+        x, w, r, bias, lengths = given[:5]
+        rest = given[5:]
         x = x.transpose(0, 1) if call.attribute("layout", 0) else x
         first = [_state(call, s, w, x, r) for s in rest[:states]]
         peepholes = rest[2] if states == 2 else None

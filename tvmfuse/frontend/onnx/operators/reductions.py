@@ -119,7 +119,7 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
 
 def _cumsum(call: Call, *inputs: Any) -> Tensor:
     x = inputs[0]
-    axis = axis_in(int(call.array(1, "axis", inputs).reshape(())), x.ndim)  # type: ignore[union-attr]
+    axis = axis_in(int(call.required(1, "axis", inputs).reshape(())), x.ndim)
     backward = bool(call.attribute("reverse", 0))
     x = torch.flip(x, (axis,)) if backward else x
     sums = torch.cumsum(x, axis, dtype=x.dtype)
@@ -132,7 +132,7 @@ def _cumsum(call: Call, *inputs: Any) -> Tensor:
 def _top_k(call: Call, *inputs: Any) -> tuple[Tensor, Tensor]:
     x = inputs[0]
     axis = axis_in(call.attribute("axis", -1), x.ndim)
-    count = call.attribute("k") if call.version < 10 else call.array(1, "k", inputs).item()  # type: ignore[union-attr]
+    count = call.attribute("k") if call.version < 10 else call.required(1, "k", inputs).item()
     largest = bool(call.attribute("largest", 1))
     # The standard gives equal values in the order of their places: a stable sort does.
     values, places = torch.sort(x, dim=axis, descending=largest, stable=True)

@@ -11,7 +11,7 @@ from tvmfuse.frontend.onnx.call import Call, Operator, axis_in
 
 
 def _at(call: Call, *inputs: Any) -> Tensor:
-    return inputs[0][int(call.array(1, "position", inputs).item())].clone()  # type: ignore[union-attr]
+    return inputs[0][int(call.required(1, "position", inputs).item())].clone()
 
 
 def _insert(call: Call, *inputs: Any) -> list[Tensor]:

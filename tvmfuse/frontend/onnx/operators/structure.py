@@ -172,8 +172,8 @@ def _eye_like(call: Call, x: Tensor) -> Tensor:
 
 
 def _range(call: Call, *inputs: Any) -> Tensor:
-    arrays = [call.array(i, n, inputs) for i, n in enumerate(("start", "limit", "delta"))]
-    start, limit, delta = (a.item() for a in arrays)  # type: ignore[union-attr]
+    arrays = [call.required(i, n, inputs) for i, n in enumerate(("start", "limit", "delta"))]
+    start, limit, delta = (a.item() for a in arrays)
     count = max(math.ceil((limit - start) / delta), 0)
     return (torch.arange(count) * delta + start).to(inputs[0].dtype)
 
