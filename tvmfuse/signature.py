@@ -2,11 +2,16 @@
 
 The tree is JSON-able, so that the loader can rebuild the user's own structure without torch:
 ``{"tensor": 0}``, ``{"tuple": [...]}``, ``{"list": [...]}``, ``{"dict": {key: ...}}``,
-``{"const": value}`` (``None``, bool, int, float, str).
+``{"const": value}`` (``None``, bool, int, float, str), ``{"named_tuple": [name, {field: ...}]}``
+and ``{"dataclass": [name, {field: ...}]}``. The classes of the last two belong to the user's code,
+which the loader does not import: they come back as a named tuple of the same name and fields, and
+as a ``types.SimpleNamespace`` of the fields.
 """
 
 from __future__ import annotations
 
+import types
+from collections import namedtuple
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +105,20 @@ class Signature:
         )
 
 
+_RECORDS = ("named_tuple", "dataclass")
+
+
+def parts_of(tree: dict[str, Any], value: Any) -> list[tuple[Any, dict[str, Any], Any]]:
+    """Key, tree and value of every part of a container that :func:`flatten` has accepted."""
+    kind, body = next(iter(tree.items()))
+    if kind in ("tensor", "const"):
+        return []
+    if kind in _RECORDS:
+        return [(f, sub, getattr(value, f)) for f, sub in body[1].items()]
+    keyed = body.items() if kind == "dict" else enumerate(body)
+    return [(key, sub, value[key]) for key, sub in keyed]
+
+
 def flatten(tree: dict[str, Any], value: Any) -> list[Any]:
     """Return the tensors of ``value`` in flat order; raises ValueError where it does not fit."""
     kind, body = next(iter(tree.items()))
@@ -112,6 +131,12 @@ def flatten(tree: dict[str, Any], value: Any) -> list[Any]:
             want = f"a dict with the keys {sorted(body)}"
             raise ValueError(f"expected {want}, got {_shape_of(value)}")
         return [leaf for key, sub in body.items() for leaf in flatten(sub, value[key])]
+    if kind in _RECORDS:
+        name, fields = body
+        missing = [f for f in fields if not hasattr(value, f)]
+        if missing:
+            raise ValueError(f"expected a {name} with {', '.join(missing)}, got {_shape_of(value)}")
+        return [leaf for f, sub in fields.items() for leaf in flatten(sub, getattr(value, f))]
     if not isinstance(value, (tuple, list)) or len(value) != len(body):
         raise ValueError(f"expected a {kind} of {len(body)}, got {_shape_of(value)}")
     return [leaf for sub, part in zip(body, value, strict=True) for leaf in flatten(sub, part)]
@@ -126,6 +151,12 @@ def unflatten(tree: dict[str, Any], leaves: list[Any]) -> Any:
         return body
     if kind == "dict":
         return {key: unflatten(sub, leaves) for key, sub in body.items()}
+    if kind in _RECORDS:
+        name, fields = body
+        values = {f: unflatten(sub, leaves) for f, sub in fields.items()}
+        if kind == "dataclass":
+            return types.SimpleNamespace(**values)
+        return namedtuple(name, list(values))(**values)  # type: ignore[misc]
     parts = [unflatten(sub, leaves) for sub in body]
     return tuple(parts) if kind == "tuple" else parts
 

@@ -1,10 +1,14 @@
 import collections
+import dataclasses
+import types
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from tvmfuse.errors import ImportModelError
+import tvmfuse
+from tvmfuse.errors import ImportModelError, InputError
 from tvmfuse.frontend.torch_export import export_program
 from tvmfuse.frontend.trees import forward_parameters, signature_of
 
@@ -61,3 +65,61 @@ def test_variadic_inputs_get_numbers():
 
     names = [s.name for s in describe(Variadic(), torch.ones(2), torch.ones(2)).inputs]
     assert names == ["x", "input_1"]
+
+
+Pair = collections.namedtuple("Pair", "low high")
+
+
+@dataclasses.dataclass
+class Options:
+    scale: Any
+    shift: Any = None
+    power: int = 2
+
+
+torch.export.register_dataclass(Options)
+
+
+class Records(nn.Module):
+    def forward(self, pair, options):
+        low = pair.low * options.scale**options.power
+        return Pair(low, [pair.high]), Options(low + 1, None, 3)
+
+
+def test_trees_of_named_tuples_and_dataclasses():
+    found = describe(Records(), Pair(torch.ones(2), torch.ones(3)), Options(torch.ones(2)))
+    assert [s.name for s in found.inputs] == ["pair_low", "pair_high", "options_scale"]
+    pair = {"low": {"tensor": 0}, "high": {"list": [{"tensor": 1}]}}
+    options = {"scale": {"tensor": 2}, "power": {"const": 3}, "shift": {"const": None}}
+    assert found.output_tree == {
+        "tuple": [{"named_tuple": ["Pair", pair]}, {"dataclass": ["Options", options]}]
+    }
+
+
+def test_named_tuples_and_dataclasses_come_back():
+    inputs = (Pair(torch.rand(2), torch.rand(3)), Options(torch.rand(2)))
+    model = tvmfuse.compile(Records().eval(), inputs, trials=0)
+    pair, options = model(*inputs)
+    want, wanted = Records()(*inputs)
+    assert (type(pair).__name__, pair._fields) == ("Pair", ("low", "high"))
+    torch.testing.assert_close(tuple(pair), tuple(want))
+    torch.testing.assert_close(options.scale, wanted.scale)
+    assert (options.shift, options.power) == (None, 3)
+    assert isinstance(
+        model(inputs[0], types.SimpleNamespace(**vars(inputs[1])))[0].low, torch.Tensor
+    )
+    with pytest.raises(InputError, match=r"\['power'\]: the model was compiled for 2, got 5"):
+        model(inputs[0], Options(inputs[1].scale, None, 5))
+    with pytest.raises(InputError, match="expected a Pair with low, high, got a tuple of 2"):
+        model(tuple(inputs[0]), inputs[1])
+
+
+def test_dicts_with_defaults_are_dicts():
+    class Collects(nn.Module):
+        def forward(self, x):
+            found = collections.defaultdict(list)
+            found["a"], found["b"], found["c"] = x, x + 1, x + 2
+            return found
+
+    keys = {"a": {"tensor": 0}, "b": {"tensor": 1}, "c": {"tensor": 2}}
+    assert describe(Collects(), torch.ones(2)).output_tree == {"dict": keys}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+from collections import defaultdict, namedtuple
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,6 +105,9 @@ def _tree(spec: pytree.TreeSpec, leaves: Iterator[dict[str, Any]]) -> dict[str, 
     children = [_tree(child, leaves) for child in spec.children()]
     if spec.type is list:
         return {"list": children}
+    record = _record(spec, children)
+    if record is not None:
+        return record
     if issubclass(spec.type, tuple):
         return {"tuple": children}
     if issubclass(spec.type, dict):
@@ -111,12 +116,35 @@ def _tree(spec: pytree.TreeSpec, leaves: Iterator[dict[str, Any]]) -> dict[str, 
             return {"dict": dict(zip(keys, children, strict=True))}
     raise ImportModelError(
         f"the model takes or returns a {spec.type.__name__}, which the loader cannot rebuild; use "
-        "tensors in tuples, lists and dicts with string keys"
+        "tensors in tuples, named tuples, lists, dataclasses and dicts with string keys"
     )
+
+
+def _record(spec: pytree.TreeSpec, children: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """A named tuple or a dataclass; PyTorch leaves fields of the latter out that are None."""
+    if spec.type is namedtuple:
+        name = spec.context.__name__
+        return {"named_tuple": [name, dict(zip(_keys(spec), children, strict=True))]}
+    if not _is_dataclass(spec.type):
+        return None
+    found = dict(zip(_keys(spec), children, strict=True))
+    found.update((field, {"const": None}) for field in spec.context[1])
+    return {"dataclass": [spec.type.__name__, found]}
+
+
+def _is_dataclass(kind: Any) -> bool:
+    """Not the outputs of transformers, which are dictionaries as well."""
+    return dataclasses.is_dataclass(kind) and not issubclass(kind, dict)  # type: ignore[arg-type]
 
 
 def _keys(spec: pytree.TreeSpec) -> list[Any]:
     context = spec.context
+    if spec.type is namedtuple:
+        return list(context._fields)
+    if spec.type is defaultdict:
+        return list(context[1])
+    if _is_dataclass(spec.type):
+        return list(context[0])
     if isinstance(context, (list, tuple)) and len(context) == 2 and isinstance(context[0], list):
         context = context[0]  # transformers' ModelOutput: (keys, type)
     return list(context) if isinstance(context, (list, tuple)) else [context]
@@ -134,6 +162,7 @@ def _walk_names(spec: pytree.TreeSpec, name: str) -> Iterator[str]:
         yield name
         return
     children = spec.children()
-    keys = _keys(spec) if issubclass(spec.type, dict) else range(len(children))
+    plain = spec.type is list or spec.type is tuple
+    keys = range(len(children)) if plain else _keys(spec)
     for key, child in zip(keys, children, strict=True):
         yield from _walk_names(child, f"{name}_{key}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from tvmfuse.errors import ArtifactError, InputError
 from tvmfuse.runtime.weights import ALIGNMENT_BYTES, aligned_bytes
-from tvmfuse.signature import IndexBound, Signature, TensorSpec, flatten, unflatten
+from tvmfuse.signature import IndexBound, Signature, TensorSpec, flatten, parts_of, unflatten
 
 _BITS = "uint16"  # NumPy's carrier of bfloat16, which DLPack does not know from NumPy
 
@@ -37,7 +37,6 @@ class Marshal:
         self._ffi = ffi
         self.retype = retyper(ffi)
         self._inputs = [_Input(ffi, self.retype, spec) for spec in signature.inputs]
-        self._constants = _constants(signature.input_tree)
         self._bfloat16_out = [spec.dtype == "bfloat16" for spec in signature.outputs]
 
     def tensors(self, args: tuple[Any, ...]) -> tuple[list[Any], Any]:
@@ -53,8 +52,7 @@ class Marshal:
         except ValueError as error:
             given = ", ".join(str(spec) for spec in self._signature.inputs)
             raise InputError(f"wrong arguments: {error}; the signature is ({given})") from None
-        for path, constant in self._constants:
-            _check_constant(args, path, constant)
+        _check_constants(self._signature.input_tree, args)
         torch = sys.modules.get("torch")
         seen = None
         flat = []
@@ -231,27 +229,18 @@ def _describe(dtype: Any, shape: Any) -> str:
     return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
-def _constants(tree: dict[str, Any], path: tuple[Any, ...] = ()) -> list[tuple[Any, Any]]:
-    """Paths and values of the arguments that were fixed when the model was compiled."""
-    kind, body = next(iter(tree.items()))
-    if kind == "tensor":
-        return []
-    if kind == "const":
-        return [(path, body)]
-    parts = body.items() if kind == "dict" else enumerate(body)
-    return [found for key, sub in parts for found in _constants(sub, (*path, key))]
-
-
-def _check_constant(args: Any, path: tuple[Any, ...], constant: Any) -> None:
-    value = args
-    for key in path:
-        value = value[key]
-    if type(value) is not type(constant) or value != constant:
-        where = "".join(f"[{key!r}]" for key in path)
-        raise InputError(
-            f"argument {where}: the model was compiled for {constant!r}, got {value!r}; "
-            "pass the same value, or compile again for the new one"
-        )
+def _check_constants(tree: dict[str, Any], value: Any, path: tuple[Any, ...] = ()) -> None:
+    """Compare the arguments that were fixed when the model was compiled."""
+    if "const" in tree:
+        constant = tree["const"]
+        if type(value) is not type(constant) or value != constant:
+            where = "".join(f"[{key!r}]" for key in path)
+            raise InputError(
+                f"argument {where}: the model was compiled for {constant!r}, got {value!r}; "
+                "pass the same value, or compile again for the new one"
+            )
+    for key, sub, part in parts_of(tree, value):
+        _check_constants(sub, part, (*path, key))
 
 
 def bfloat16_dtype() -> np.dtype:
