@@ -38,7 +38,8 @@ def ops(plan):
 def test_all_rules_by_default_in_order():
     rules = select_rules()
     assert rules.off == () and rules.vertical == RULES["vertical"]
-    assert rules.merging == (*RULES["compound"], *RULES["horizontal"], *RULES["diagonal"])
+    assert rules.merging == (*RULES["compound"], *RULES["horizontal"])
+    assert rules.diagonal == RULES["diagonal"]
 
 
 def test_a_rule_that_is_switched_off_changes_the_plan():
