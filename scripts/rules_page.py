@@ -58,6 +58,7 @@ def fired(name: str) -> tuple[str, dict[str, int], str]:
     """Name, how often each rule fires in it, and why it could not be loaded (empty)."""
     from tvmfuse.frontend.import_model import import_model, import_module
     from tvmfuse.fusion.planner import make_plan
+    from tvmfuse.fusion.rules.diagonal import DIAGONAL
     from tvmfuse.hardware import resolve_target
     from tvmfuse.passes.pipeline import lowering
 
@@ -73,6 +74,7 @@ def fired(name: str) -> tuple[str, dict[str, int], str]:
     plan = make_plan(lowered, hardware)
     counts = Counter(step for group in plan.groups for step in group.steps)
     counts.update(merge.rule.name for merge in merges.chosen)
+    counts.update({rule.name: len(plan.in_place) for rule in DIAGONAL if plan.in_place})
     return name, dict(counts), ""
 
 

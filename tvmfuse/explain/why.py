@@ -10,6 +10,7 @@ from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.merging import Merges
 from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.rules import RULES
+from tvmfuse.fusion.rules.diagonal import ConcatInPlace
 from tvmfuse.fusion.rules.selection import RuleSet
 from tvmfuse.fusion.rules.vertical import PROLOGUE, VerticalRule
 
@@ -47,6 +48,10 @@ def why(
     if isinstance(rule, VerticalRule):
         fired = sum(group.steps.count(name) for group in plan.groups)
         stopped = _stopped(rule, rules, plan, graph)
+    elif isinstance(rule, ConcatInPlace):
+        fired = len(plan.in_place)
+        off = rule not in rules.diagonal
+        stopped = "the rule is switched off" if off else "the model concatenates nothing"
     else:
         fired = sum(merge.rule.name == name for merge in merges.chosen)
         near = merges.nearest.get(name)
