@@ -109,7 +109,8 @@ def _sums(x: Tensor, window: Window, more: list[int]) -> Tensor:
         count = (wide.shape[axis] - (k - 1) * d - 1) // s + 1
         index = [slice(None)] * axis
         reach = (count - 1) * s + 1
-        parts = [wide[tuple([*index, slice(p * d, p * d + reach, s)])] for p in range(k)]
+        places = [tuple(index) + (slice(p * d, p * d + reach, s),) for p in range(k)]  # noqa: RUF005
+        parts = [wide[place] for place in places]
         total = parts[0]
         for part in parts[1:]:
             total = total + part
