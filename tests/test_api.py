@@ -131,7 +131,7 @@ def failed(level="model", diverging=()):
 def test_failing_verification_leaves_the_older_artifact(options, tmp_path, monkeypatch):
     go(options())
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
-    monkeypatch.setattr(run_module, "verify", lambda *_: failed())
+    monkeypatch.setattr(run_module, "verify", lambda *_, **__: failed())
     with pytest.raises(VerificationError, match="output_0 is wrong"):
         go(options())
     after = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
@@ -141,7 +141,7 @@ def test_failing_verification_leaves_the_older_artifact(options, tmp_path, monke
 
 @slow
 def test_failing_verification_leaves_nothing(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "verify", lambda *_: failed())
+    monkeypatch.setattr(run_module, "verify", lambda *_, **__: failed())
     with pytest.raises(VerificationError, match="no artifact was written"):
         go(options())
     assert not (tmp_path / "out").exists()

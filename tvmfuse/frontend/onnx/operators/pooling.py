@@ -109,8 +109,8 @@ def _sums(x: Tensor, window: Window, more: list[int]) -> Tensor:
         count = (wide.shape[axis] - (k - 1) * d - 1) // s + 1
         index = [slice(None)] * axis
         reach = (count - 1) * s + 1
-        places = [tuple(index) + (slice(p * d, p * d + reach, s),) for p in range(k)]  # noqa: RUF005
-        parts = [wide[place] for place in places]
+        taps = [slice(p * d, p * d + reach, s) for p in range(k)]
+        parts = [wide[tuple(index + [tap])] for tap in taps]  # noqa: RUF005
         total = parts[0]
         for part in parts[1:]:
             total = total + part
