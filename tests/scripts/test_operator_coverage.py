@@ -57,7 +57,7 @@ def test_an_unexpected_error_is_a_crash(monkeypatch):
     assert (word, message) == ("crashed", "RuntimeError: no such luck")
 
 
-def test_a_child_that_dies_is_a_crash_and_the_next_one_goes_on(monkeypatch, tmp_path):
+def test_a_child_that_dies_is_a_crash_and_the_next_one_goes_on(tmp_path):
     child = tmp_path / "child.py"
     child.write_text(
         "import json, os, sys\n"
@@ -67,9 +67,8 @@ def test_a_child_that_dies_is_a_crash_and_the_next_one_goes_on(monkeypatch, tmp_
         "    answer = {**asked, 'samples': 1, 'outcomes': {'right': 1}, 'messages': {}}\n"
         "    print(json.dumps(answer), flush=True)\n"
     )
-    monkeypatch.setattr(operator_coverage, "CHILD", child)
     asked = [{"operator": name, "dtype": "float32", "samples": 1} for name in ("a", "deadly", "b")]
-    results = list(operator_coverage.sweep(asked, 30.0))
+    results = list(operator_coverage.sweep(asked, 30.0, child))
     assert [operator_coverage.verdict(r) for r in results] == ["right", "crashed", "right"]
     assert "ended with 7" in results[1]["messages"]["crashed"]
     assert operator_coverage.summary(results).startswith("3 operators and types: 2 right (66.7%)")
