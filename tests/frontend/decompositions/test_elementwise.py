@@ -79,3 +79,11 @@ def test_products_onto_something(same, alpha, beta):
     batch = torch.arange(8.0).reshape(2, 2, 2)
     two = torch.ones(2, 2)
     same("addbmm.default", lambda x: torch.addbmm(x, batch, batch, alpha=alpha, beta=beta), two)
+
+
+@pytest.mark.parametrize("divisor", [3.0, -3.0, 0.7, math.inf, -math.inf, math.nan, 0.0])
+def test_remainder(same, divisor):
+    x = torch.tensor([5.0, -5.0, 0.0, 3.0, -3.0, 1e-3, -7.5, math.inf, math.nan])
+    same("remainder.Scalar", lambda t: torch.remainder(t, divisor), x)
+    y = torch.full((9,), divisor)
+    same("remainder.Tensor", lambda t: torch.remainder(t, y), x)

@@ -18,6 +18,22 @@ def clamp_tensor(
     return x if max is None else torch.minimum(x, max)
 
 
+def remainder(x: torch.Tensor, y: torch.Tensor | float) -> torch.Tensor:
+    """Remainder with the sign of the divisor, by that with the sign of the dividend.
+
+    TVM takes ``x - floor(x / y) * y``, which an infinite divisor makes NaN.
+    """
+    whole = not torch.result_type(x, y).is_floating_point
+    if whole:
+        return NotImplemented
+    left = torch.fmod(x, y)
+    if isinstance(y, torch.Tensor):
+        other = torch.where(y < 0, left > 0, left < 0)
+    else:
+        other = left > 0 if y < 0 else left < 0
+    return torch.where(other, left + y, left)
+
+
 def fmax(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Maximum that prefers a number to NaN."""
     return torch.where(torch.isnan(x), y, torch.where(torch.isnan(y), x, torch.maximum(x, y)))
@@ -262,6 +278,8 @@ TABLE = {
     _ATEN.expm1.default: expm1,
     _ATEN.prelu.default: prelu,
     _ATEN.clamp.Tensor: clamp_tensor,
+    _ATEN.remainder.Tensor: remainder,
+    _ATEN.remainder.Scalar: remainder,
     _ATEN.fmax.default: fmax,
     _ATEN.fmin.default: fmin,
     _ATEN.hypot.default: hypot,
