@@ -22,6 +22,7 @@ from tvm.tirx import PrimFunc
 from tvmfuse.hardware import Hardware
 from tvmfuse.schedules import base
 from tvmfuse.schedules.anchor import BatchMatmul
+from tvmfuse.schedules.cpu.block_sums import in_blocks
 from tvmfuse.schedules.cpu.contraction import (
     Extents,
     Tiling,
@@ -207,9 +208,10 @@ def _schedule(func: PrimFunc, t: Tiling, e: Extents, hardware: Hardware, tunable
     base.inline_producers(sch, block.rv, keep=(ROWS, PANELS))
     packing = list(sch.get_producers(block.rv))
     out = base.detach_output(sch, block.rv)
+    partial = in_blocks(sch, block)
     tile_loop, inner = tile_output(sch, out, t, e, hardware, tunable)
     piece = sch.get_loops(out)[0]
-    tile_anchor(sch, block.rv, tile_loop, t, e.lanes)
+    tile_anchor(sch, block.rv, tile_loop, t, e.lanes, partial)
     for loop in inner[:-1]:
         sch.unroll(loop)
     sch.vectorize(inner[-1])

@@ -23,6 +23,7 @@ from tvm.tirx import PrimFunc
 from tvmfuse.hardware import Hardware
 from tvmfuse.schedules import base
 from tvmfuse.schedules.anchor import Conv2d, Dense
+from tvmfuse.schedules.cpu.block_sums import in_blocks
 from tvmfuse.schedules.variant import Variant, zero
 
 FAMILY = "contraction"
@@ -318,8 +319,9 @@ def _schedule(func: PrimFunc, t: Tiling, e: Extents, hardware: Hardware, tunable
     anchor = anchor_block.rv
     base.inline_producers(sch, anchor, keep=(PAD_BLOCK,))
     out = base.detach_output(sch, anchor)
+    partial = in_blocks(sch, anchor_block)
     tile_loop, inner = tile_output(sch, out, t, e, hardware, tunable)
-    tile_anchor(sch, anchor, tile_loop, t, e.lanes)
+    tile_anchor(sch, anchor, tile_loop, t, e.lanes, partial)
     for loop in inner[:-1]:
         sch.unroll(loop)
     sch.vectorize(inner[-1])
@@ -353,18 +355,25 @@ def tile_output(
     return w1, [w2, o2, o3]
 
 
-def tile_anchor(sch: Schedule, anchor: Any, tile_loop: Any, t: Tiling, lanes: int) -> None:
-    """Compute the anchor at a tile of its epilogue, accumulating in registers."""
+def tile_anchor(
+    sch: Schedule, anchor: Any, tile_loop: Any, t: Tiling, lanes: int, partial: Any = None
+) -> None:
+    """Compute the anchor at a tile of its epilogue, accumulating in registers.
+
+    ``partial`` is the block of its partial sums, where it has them.
+    """
     depth = base.depth_of(sch, anchor, tile_loop)
     sch.compute_at(anchor, tile_loop, preserve_unit_loops=True)
     loops = sch.get_loops(anchor)[depth:]
-    n_reduce = base.read_block(sch, anchor).kinds.count("R")
-    reduce_loops = loops[len(loops) - n_reduce :]
-    *lead, w, o = loops[: len(loops) - n_reduce]
+    kinds = base.read_block(sch, anchor).kinds
+    reduce_loops = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
+    *lead, w, o = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
     o_v, o_l = sch.split(o, [t.v, lanes])
     sch.reorder(*reduce_loops, *lead, w, o_v, o_l)
     for loop in (*lead, w, o_v):
         sch.unroll(loop)
     sch.vectorize(o_l)
     sch.set_scope(anchor, 0, "local")
+    if partial is not None:
+        tile_anchor(sch, partial, reduce_loops[-1], t, lanes)
     sch.decompose_reduction(anchor, reduce_loops[0])

@@ -5,6 +5,7 @@ import pytest
 from tvmfuse.precision.accumulation import (
     MAX_BOUND,
     block_extents,
+    even_split,
     needs_blocks,
     plain_bound,
     split,
@@ -33,3 +34,14 @@ def test_blocks_split_off_the_innermost_axis():
 )
 def test_compensated_sums_are_split_into_short_blocks(count, blocks):
     assert split(count) == blocks
+
+
+@pytest.mark.parametrize(
+    ("count", "blocks"), [(1024, (32, 32)), (1000, (40, 25)), (1009, (1, 1009)), (6, (3, 2))]
+)
+def test_even_split(count, blocks):
+    assert even_split(count) == blocks
+
+
+def test_one_accumulator_needs_blocks_sooner():
+    assert needs_blocks(200, "float32", lanes=1) and not needs_blocks(200, "float32")

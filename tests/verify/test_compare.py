@@ -27,6 +27,19 @@ def test_where_eager_is_off_the_mean_square_decides():
     assert not compare([(ideal + 3 * noise).float()], [eager], [ideal]).passed
 
 
+def test_the_order_in_which_eager_errs_most_is_its_own_error():
+    """Three runs of eager that differ by rounding alone; ours is as far off as the worst."""
+    ideal = torch.ones(1000, dtype=torch.float64)
+    noise = torch.linspace(-2e-4, 2e-4, 1000)
+    eager, other, got = ((ideal + k * noise).float() for k in (1, 8, -8))
+    assert not compare([got], [eager], [ideal]).passed
+    found = compare([got], [eager], [ideal], others=[[other]])
+    assert found.passed and "eager itself is off by 0.0016" in found.note
+    broken = torch.full_like(other, float("nan"))  # an order that overflows excuses nothing
+    assert not compare([got], [eager], [ideal], others=[[broken]]).passed
+    assert not compare([(ideal + 30 * noise).float()], [eager], [ideal], others=[[other]]).passed
+
+
 def test_where_eager_is_right_one_error_is_enough():
     ideal = torch.ones(1000, dtype=torch.float64)
     got = ideal.float()

@@ -33,6 +33,7 @@ from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.origins import settled
 from tvmfuse.passes.simplify import Simplify
 from tvmfuse.passes.sink_reshapes import SinkReshapes
+from tvmfuse.passes.split_sums import SplitSums
 from tvmfuse.workload import Workload
 
 LAYOUTS = {"llvm": {"relax.nn.conv2d": ["NHWC", "OHWI"]}}
@@ -128,6 +129,7 @@ def _kernels(
 ) -> list[tvm.transform.Pass]:
     return [
         # 3. Behind the merging rules: what they emit is normalised too
+        *([] if compensated else [SplitSums()]),
         CanonicalMoves(),
         SinkReshapes(),
         relax.transform.CanonicalizeBindings(),

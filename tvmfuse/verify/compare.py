@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ def compare(
     eager: list[torch.Tensor],
     ideal: list[torch.Tensor],
     overflowing: bool = False,
+    others: Sequence[list[torch.Tensor]] = (),
 ) -> Comparison:
     """Compare flat outputs.
 
@@ -42,10 +44,16 @@ def compare(
         Of the reference in float64: decides the numbers.
     overflowing
         Whether sums may overflow, so that eager is no reference: what differs is told.
+    others
+        What eager gives in other orders of rounding (`tvmfuse.verify.reference.other_orders`): its
+        own error is the largest of all of them.
     """
     if len(got) != len(eager):
         return Comparison(False, reason=f"{len(got)} outputs instead of {len(eager)}")
-    each = [_compare_one(*three) for three in zip(got, eager, ideal, strict=True)]
+    each = [
+        _compare_one(g, e, i, rest)
+        for g, e, i, *rest in zip(got, eager, ideal, *others, strict=True)
+    ]
     if not each:
         return Comparison(False, reason="there are no outputs")
     if overflowing and all(g.shape == e.shape for g, e in zip(got, eager, strict=True)):
@@ -65,7 +73,9 @@ def compare(
     )
 
 
-def _compare_one(got: torch.Tensor, eager: torch.Tensor, ideal: torch.Tensor) -> Comparison:
+def _compare_one(
+    got: torch.Tensor, eager: torch.Tensor, ideal: torch.Tensor, others: Sequence[torch.Tensor]
+) -> Comparison:
     if got.shape != eager.shape or got.dtype != eager.dtype:
         have, want = (f"{t.dtype} {tuple(t.shape)}" for t in (got, eager))
         return Comparison(False, reason=f"is {have} instead of {want}")
@@ -84,10 +94,12 @@ def _compare_one(got: torch.Tensor, eager: torch.Tensor, ideal: torch.Tensor) ->
     plain = got.isfinite() & eager.isfinite() & ideal.isfinite()
     both = plain | rescued
     scale = float(ideal[both].abs().max()) if bool(both.any()) else 0.0
-    error, own = _distance(got[both], ideal[both]), _distance(eager[plain], ideal[plain])
+    error = _distance(got[both], ideal[both])
+    orders = [eager, *(o for o in others if bool(o[plain].isfinite().all()))]
+    own = max(_distance(o[plain], ideal[plain]) for o in orders)
     limit = max(allowed * scale, _OWN_ERRORS * own) + TINY
     ill = own > allowed * scale and error <= _OWN_LARGEST * own
-    spread = _rms(got[plain], ideal[plain]), _rms(eager[plain], ideal[plain])
+    spread = _rms(got[plain], ideal[plain]), max(_rms(o[plain], ideal[plain]) for o in orders)
     if ill and spread[0] <= _OWN_ERRORS * spread[1]:
         limit = max(limit, error)
     reasons = []

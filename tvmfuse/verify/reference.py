@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +59,25 @@ def eager(
         return [leaf.detach().clone() if workload.states else leaf.detach() for leaf in returned]
     finally:
         restore(module, workload.states)
+
+
+def other_orders(workload: Workload, inputs: tuple[Any, ...]) -> list[list[torch.Tensor]]:
+    """Flat outputs of eager where it sums in other orders: without oneDNN, and channels last.
+
+    All are eager PyTorch in the same type, and each is as right as the other. A deep network with
+    drawn weights can be so badly conditioned that they differ by more than a tolerance; how far
+    they are from float64 is what rounding alone does to this model on these inputs. An order in
+    which the user's module cannot run gives nothing.
+    """
+    found = []
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the switch speaks of TF32 on other devices
+        with contextlib.suppress(Exception), torch.backends.mkldnn.flags(enabled=False):
+            found.append(eager(workload, inputs))
+        with contextlib.suppress(Exception):
+            module = copy.deepcopy(workload.reference).to(memory_format=torch.channels_last)
+            found.append(eager(workload, _channels_last(inputs), module))
+    return found
 
 
 def eager_sequence(
@@ -114,5 +135,13 @@ def _doubled(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     def leaf(value: Any) -> Any:
         floating = isinstance(value, torch.Tensor) and value.is_floating_point()
         return value.double() if floating else value
+
+    return pytree.tree_map(leaf, inputs)
+
+
+def _channels_last(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def leaf(value: Any) -> Any:
+        image = isinstance(value, torch.Tensor) and value.ndim == 4
+        return value.contiguous(memory_format=torch.channels_last) if image else value
 
     return pytree.tree_map(leaf, inputs)
