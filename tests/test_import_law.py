@@ -21,7 +21,7 @@ ROWS = (
     ("precision",),
     ("passes",),
     ("tuning",),
-    ("choose",),
+    ("choose", "settle"),
     ("build",),
     ("verify", "verification", "diagnose"),
     ("deploy", "report"),

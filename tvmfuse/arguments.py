@@ -179,6 +179,9 @@ def _add_explain(commands: Any, common: argparse.ArgumentParser) -> None:
         for flag, arguments in _MODEL_OPTIONS[title].items():
             if flag != "--model":
                 group.add_argument(flag, **arguments)
+    logs = command.add_argument_group("measured verdicts")
+    for flag in ("--log-dir", "--no-log"):
+        logs.add_argument(flag, **_MODEL_OPTIONS["files"][flag])
     wanted = command.add_argument_group("what is wanted beside the fusion table")
     wanted.add_argument("--graph", nargs="?", const="relax", default="", choices=("relax", "fx"),
                         help="work, traffic and roofline side of the operators: after import "

@@ -18,6 +18,7 @@ from tvmfuse.choose import Choice
 from tvmfuse.errors import BuildError
 from tvmfuse.graph import bindings, op_name
 from tvmfuse.hardware import Hardware
+from tvmfuse.passes.footprint import Footprint, footprint
 from tvmfuse.passes.lift_weights import lift_weights
 from tvmfuse.passes.pipeline import to_executable_form
 from tvmfuse.passes.specialize import GroupKernel, specialize
@@ -46,6 +47,8 @@ class Artifact:
         Distinct compiled kernels.
     calls
         Kernel launches of one inference.
+    footprint
+        What one inference moves and allocates.
     layers
         See :class:`tvmfuse.runtime.manifest.Manifest`.
     """
@@ -56,6 +59,7 @@ class Artifact:
     hardware: Hardware
     kernels: int
     calls: int
+    footprint: Footprint
     layers: tuple[tuple[str, str], ...] = ()
 
     def save(self, directory: Path, provenance: dict[str, Any]) -> Manifest:
@@ -134,7 +138,8 @@ def build(
     except (RuntimeError, ValueError, TypeError) as error:
         raise BuildError(f"TVM cannot compile {fused.name} for {hardware.name}: {error}") from error
     calls = len(groups) - len(fused.in_place)
-    return Artifact(executable, tuple(weights), fused, hardware, kernels, calls, layers)
+    moved = footprint(lowered)
+    return Artifact(executable, tuple(weights), fused, hardware, kernels, calls, moved, layers)
 
 
 def _layers(module: tvm.IRModule, origins: dict[str, str]) -> Iterator[tuple[str, str]]:

@@ -116,6 +116,8 @@ def _explain(parsed: Namespace) -> int:
         rules=parsed.rules,
         no_rule=tuple(parsed.no_rule),
         only=tuple(parsed.only),
+        log_dir=parsed.log_dir,
+        no_log=parsed.no_log,
     )
     from tvmfuse.explain import Asked, explain
     from tvmfuse.report.explanation import format_explanation

@@ -18,21 +18,20 @@ from tvmfuse.config import CompileOptions, InputShape, shape_and_type, shipped_l
 from tvmfuse.database import TuningLog
 from tvmfuse.errors import ArtifactError, DeviceError, VerificationError
 from tvmfuse.frontend.import_model import import_model
-from tvmfuse.fusion.plan import Plan
-from tvmfuse.fusion.planner import make_plan
 from tvmfuse.fusion.rules.selection import RuleSet, select_rules
 from tvmfuse.hardware import Hardware, resolve_target, runnable_here
 from tvmfuse.passes.group import PREFIX
-from tvmfuse.passes.pipeline import fuse, lowering
-from tvmfuse.passes.specialize import GroupKernel, group_kernels, kernel_name
+from tvmfuse.passes.pipeline import lowering
+from tvmfuse.passes.specialize import GroupKernel, kernel_name
 from tvmfuse.report.progress import Progress
 from tvmfuse.runtime import load
 from tvmfuse.runtime.manifest import sha256_of
 from tvmfuse.runtime.timing import time_artifact
 from tvmfuse.runtime.write import check_destination, install_artifact
 from tvmfuse.schedules.variant import AnyVariant
+from tvmfuse.settle import Bench, Settled, settle
 from tvmfuse.tuning.measure import LocalMeasurer
-from tvmfuse.tuning.task import Task, make_task
+from tvmfuse.tuning.task import tasks_of, weight_bytes
 from tvmfuse.tuning.tuner import Budget, TuneResult
 from tvmfuse.tuning.tuner import tune as tune_tasks
 from tvmfuse.verify import Scheduled, VerifyReport, eager_ms, load_metric, verify
@@ -40,6 +39,7 @@ from tvmfuse.verify.exposure import shows_positions
 from tvmfuse.workload import Workload
 
 REPORT = "report.json"
+VERDICTS_SHARE = 0.2  # of the time budget, at most, for measuring groups against their parts
 
 
 def run(options: CompileOptions, progress: Progress) -> dict[str, Any]:
@@ -119,6 +119,17 @@ def _shape_text(shapes: tuple[InputShape, ...]) -> str:
     return ";".join(f"{shape}:{dtype}" if dtype else shape for shape, dtype in said)
 
 
+def open_log(options: CompileOptions, hardware: Hardware, write: bool = False) -> TuningLog:
+    """The log to read, or to write, with the shipped one behind it."""
+    assert options.log_dir is not None
+    folder = options.log_dir / hardware.key
+    shipped = shipped_log_dir()
+    other = None if shipped is None else shipped / hardware.key
+    if other is not None and other.resolve() == folder.resolve():
+        other = None
+    return TuningLog.open(folder, hardware, write, shipped=other)
+
+
 class Clock:
     """Wall-clock seconds of each stage."""
 
@@ -157,18 +168,9 @@ class Run:
 
     def go(self, output: Path) -> dict[str, Any]:
         """All stages; the artifact is written beside ``output`` and moved there at the end."""
-        with self.clock("fuse"):
-            rules = rules_of(self.options)
-            compensated = self.options.accumulation == "compensated"
-            self.lowered, self.merges = lowering(
-                self.workload, self.hardware, rules.merging, compensated=compensated
-            )
-            self.plan = make_plan(
-                self.lowered, self.hardware, rules.vertical, rules.off, rules.diagonal
-            )
-            self.fused = fuse(self.lowered, self.plan)
-            self.groups = self._groups()
-        choices = self._choices()
+        with self._log() as log:
+            self._fuse(rules_of(self.options), log)
+            choices = self._choices(log)
         for note in dict.fromkeys(c.note for c in choices.values() if c.note):
             self.progress.warn(note)
         try:
@@ -179,9 +181,41 @@ class Run:
                 "--output or TMPDIR; nothing was left behind"
             ) from error
 
-    def _groups(self) -> list[GroupKernel]:
+    @contextlib.contextmanager
+    def _log(self) -> Iterator[TuningLog | None]:
+        """The log, unless it is not to be read."""
+        if self.options.no_log:
+            yield None
+            return
+        with open_log(self.options, self.hardware, self._wants_tuning()) as log:
+            for note in log.notes:
+                self.progress.note(note)
+            yield log
+
+    def _fuse(self, rules: RuleSet, log: TuningLog | None) -> None:
+        """Lower, plan and fuse; where tuning is asked for, measure what has no verdict yet."""
+        with self.clock("fuse"):
+            compensated = self.options.accumulation == "compensated"
+            self.lowered, self.merges = lowering(
+                self.workload, self.hardware, rules.merging, compensated=compensated
+            )
+            self._take(settle(self.lowered, self.hardware, rules, log))
+        if log is not None and self._wants_tuning():
+            budget_s = self.options.time_budget_s
+            with self.clock("tune"), self._measurer(self.groups) as measurer:
+                limit_s = float("inf") if budget_s is None else VERDICTS_SHARE * budget_s
+                bench = Bench(measurer, limit_s, self.options.retune, self.progress.warn)
+                self._take(settle(self.lowered, self.hardware, rules, log, bench))
+
+    def _take(self, settled: Settled) -> None:
+        self.settled, self.plan, self.fused = settled, settled.plan, settled.fused
+        self.groups = self._groups(settled.groups)
+
+    def _measurer(self, groups: list[GroupKernel]) -> LocalMeasurer:
+        return LocalMeasurer(self.hardware, model_bytes=weight_bytes(groups))
+
+    def _groups(self, groups: list[GroupKernel]) -> list[GroupKernel]:
         """Groups with their variants; without Winograd where the outputs would show its tiles."""
-        groups = group_kernels(self.fused.module, self.hardware)
         inexact = [g for g in groups if not all(v.exact for v in g.variants)]
         names = [g.name.removeprefix(PREFIX) for g in inexact]
         if not names or not shows_positions(self.workload, self.lowered, names, self.options.seed):
@@ -206,38 +240,22 @@ class Run:
             install_artifact(staged, output)
         return report
 
-    def _choices(self) -> dict[str, Choice]:
+    def _choices(self, log: TuningLog | None) -> dict[str, Choice]:
         """Tune if asked to, then take the best of log and templates for every kernel."""
-        if self.options.no_log:
-            return choose_kernels(self.groups, None, self.hardware)
-        with self._open_log() as log:
-            for note in log.notes:
-                self.progress.note(note)
-            if self._wants_tuning():
-                with self.clock("tune"):
-                    self.tuned = self._tune(log)
-            return choose_kernels(self.groups, log, self.hardware)
+        if log is not None and self._wants_tuning():
+            with self.clock("tune"):
+                self.tuned = self._tune(log)
+        return choose_kernels(self.groups, log, self.hardware)
 
     def _wants_tuning(self) -> bool:
         o = self.options
         return o.time_budget_s is not None or (o.trials is not None and o.trials > 0)
 
-    def _open_log(self, write: bool | None = None) -> TuningLog:
-        """The log to read, or to write while tuning, with the shipped one behind it."""
-        assert self.options.log_dir is not None
-        folder = self.options.log_dir / self.hardware.key
-        shipped = shipped_log_dir()
-        other = None if shipped is None else shipped / self.hardware.key
-        if other is not None and other.resolve() == folder.resolve():
-            other = None
-        wanted = self._wants_tuning() if write is None else write
-        return TuningLog.open(folder, self.hardware, wanted, shipped=other)
-
     def _tune(self, log: TuningLog) -> TuneResult:
         result = tune_tasks(
             tasks_of(self.groups, self.plan),
             log,
-            LocalMeasurer(self.hardware, model_bytes=weight_bytes(self.groups)),
+            self._measurer(self.groups),
             self.hardware,
             Budget(self.options.trials, self.options.time_budget_s),
             seed=self.options.seed,
@@ -301,7 +319,7 @@ class Run:
         if self.options.no_log:
             again = choose_kernels(kept, None, self.hardware)
         else:
-            with self._open_log(write=False) as log:
+            with open_log(self.options, self.hardware) as log:
                 again = choose_kernels(kept, log, self.hardware)
         return {
             g.name: dataclasses.replace(
@@ -364,7 +382,10 @@ class Run:
             "fusion": {
                 c: n + self.merges.counts().get(c, 0) for c, n in self.plan.counts().items()
             },
+            "intermediates": artifact.footprint.to_json(),
             "feasibility": [row.to_json() for row in self.plan.matrix],
+            "verdicts": self.settled.to_json(),
+            "not_settled": [{"group": g, "reason": why} for g, why in self.settled.open],
             "refused": [dataclasses.asdict(r) for r in (*self.merges.refused, *self.plan.refused)],
             "trials": self.tuned.trials if self.tuned else 0,
             "trials_per_s": self.tuned.trials_per_s if self.tuned else 0.0,
@@ -389,34 +410,3 @@ def scheduled_kernels(
             definition = group.kernels[choice.variant]
             found.append(Scheduled(name, definition, choice.origin, rtol, choice.note))
     return found
-
-
-def weight_bytes(groups: list[GroupKernel]) -> int:
-    """Bytes of all packed weights of the model's favourite variants."""
-    return sum(group.variants[0].weight_bytes for group in groups if group.variants)
-
-
-def tasks_of(groups: list[GroupKernel], plan: Plan) -> list[Task]:
-    """Distinct kernels worth tuning, with how often each occurs."""
-    names = {g.members[-1]: "_".join(g.ops) for g in plan.groups}
-    counts: dict[int, int] = {}
-    first: dict[int, GroupKernel] = {}
-    unwritten = {f"{PREFIX}{place.name}" for place in plan.in_place}
-    for group in groups:
-        if group.name in unwritten:
-            continue
-        counts[id(group.kernels)] = counts.get(id(group.kernels), 0) + 1
-        first.setdefault(id(group.kernels), group)
-    tasks = []
-    for number, (key, group) in enumerate(first.items()):
-        label = names.get(group.name.removeprefix("group_"), group.name)
-        tasks.append(
-            make_task(
-                f"{number:02d}_{label}",
-                group.kernels[0],
-                counts[key],
-                group.kernels[1:],
-                tuple(v.rtol for v in group.variants),
-            )
-        )
-    return tasks

@@ -9,6 +9,7 @@ from tvmfuse.schedules.cpu.dot import DotTemplate
 from tvmfuse.schedules.cpu.fallback import FallbackTemplate
 from tvmfuse.schedules.cpu.injective import InjectiveTemplate
 from tvmfuse.schedules.cpu.outer_reduction import OuterReductionTemplate
+from tvmfuse.schedules.cpu.product_chain import ProductChainTemplate
 from tvmfuse.schedules.cpu.row_reduction import RowReductionTemplate
 from tvmfuse.schedules.cpu.winograd import WinogradTemplate
 
@@ -21,5 +22,6 @@ TEMPLATES: tuple[Template, ...] = (
     OuterReductionTemplate(),
     RowReductionTemplate(),
     InjectiveTemplate(),
+    ProductChainTemplate(),
     FallbackTemplate(),
 )

@@ -21,7 +21,8 @@ HEADER = "header.json"
 WORKLOADS = "database_workload.json"  # this and the next name are MetaSchedule's
 RECORDS = "database_tuning_record.json"
 TASKS = "database_task.json"
-LINE_FILES = (WORKLOADS, RECORDS, TASKS)
+VERDICTS = "database_fusion.json"
+LINE_FILES = (WORKLOADS, RECORDS, TASKS, VERDICTS)
 LOCK, HOLDER = ".lock", ".lock-holder.json"
 
 

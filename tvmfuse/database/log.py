@@ -21,6 +21,7 @@ from tvmfuse.database.files import (
     MEASURED,
     RECORDS,
     TASKS,
+    VERDICTS,
     WORKLOADS,
     Appender,
     TaskState,
@@ -36,6 +37,7 @@ from tvmfuse.database.files import (
     write_header,
     writer_lock,
 )
+from tvmfuse.database.verdicts import FusionVerdict, parse_verdict
 from tvmfuse.errors import LogError
 from tvmfuse.hardware import Hardware
 
@@ -107,12 +109,16 @@ class _Store:
     def __init__(self, folder: Path, repair: bool, notes: list[str]) -> None:
         self.folder, self._notes = folder, notes
         self.tasks: dict[str, TaskState] = {}
+        self.verdicts: dict[str, FusionVerdict] = {}
         self.size = 0  # records
         self._encoded: list[tuple[str, str] | None] = []  # by workload index; None: damaged
         self._decoded: dict[int, Any] = {}
         self._by_hash: dict[str, list[int]] = {}
         self._records: dict[int, list[Record]] = {}
-        readers = ((WORKLOADS, self.add_workload), (RECORDS, self.add_record), (TASKS, self._task))
+        readers = (
+            (WORKLOADS, self.add_workload), (RECORDS, self.add_record), (TASKS, self._task),
+            (VERDICTS, self._verdict),
+        )  # fmt: skip
         for name, add in readers:
             damaged = []
             for number, line in enumerate(read_lines(folder / name, repair, notes), 1):
@@ -145,6 +151,10 @@ class _Store:
     def _task(self, line: bytes) -> None:
         state = parse_task(line)
         self.tasks[state.task] = state
+
+    def _verdict(self, line: bytes) -> None:
+        verdict = parse_verdict(line)
+        self.verdicts[verdict.group] = verdict
 
     def find(self, mod: IRModule) -> list[int]:
         """Indices of the workloads that equal ``mod``; more than one only after a merge."""
@@ -348,6 +358,17 @@ class TuningLog:
         own.tasks[state.task] = state
         for file in self._files.values():
             file.sync()
+
+    def verdict(self, group: str) -> FusionVerdict | None:
+        """Return what was measured of a group, here or else as shipped."""
+        found = (store.verdicts.get(group) for store in self._stores)
+        return next((verdict for verdict in found if verdict is not None), None)
+
+    def set_verdict(self, verdict: FusionVerdict) -> None:
+        """Store what was measured of a group; a later verdict takes the place of this one."""
+        own = self._for_writing()
+        self._append(VERDICTS, _dump(verdict.to_json()))
+        own.verdicts[verdict.group] = verdict
 
     def _for_writing(self) -> _Store:
         if not self.writable or self._own is None:

@@ -13,6 +13,7 @@ from tvmfuse.database.files import (
     LINE_FILES,
     RECORDS,
     TASKS,
+    VERDICTS,
     WORKLOADS,
     TaskState,
     mean,
@@ -25,6 +26,7 @@ from tvmfuse.database.files import (
     write_header,
     writer_lock,
 )
+from tvmfuse.database.verdicts import FusionVerdict, parse_verdict
 from tvmfuse.errors import LogError
 
 
@@ -50,6 +52,10 @@ class _Content:
         for line in read_lines(folder / TASKS, False, self.notes):
             if (state := self._try(parse_task, line)) is not None:
                 self.tasks[state.task] = state
+        self.verdicts: dict[str, FusionVerdict] = {}
+        for line in read_lines(folder / VERDICTS, False, self.notes):
+            if (verdict := self._try(parse_verdict, line)) is not None:
+                self.verdicts[verdict.group] = verdict
         self.broken += len(self.notes)
 
     def _try(self, parse: Any, line: bytes) -> Any:
@@ -67,8 +73,9 @@ def status(log_dir: Path) -> list[dict[str, Any]]:
     -------
     list of dict
         Sorted by key: ``key``, ``folder``, ``header``, ``tasks`` (distinct kernels with records),
-        ``records``, ``best`` (one dict a task: ``task, name, trials, complete, best_us``),
-        ``size_bytes``, ``broken_lines``, and ``error`` where the header cannot be read.
+        ``records``, ``verdicts`` (groups measured against their parts), ``best`` (one dict a
+        task: ``task, name, trials, complete, best_us``), ``size_bytes``, ``broken_lines``, and
+        ``error`` where the header cannot be read.
 
     Raises
     ------
@@ -96,6 +103,7 @@ def status(log_dir: Path) -> list[dict[str, Any]]:
                 "error": error,
                 "tasks": len({content.workloads[i][1] for i, _, _ in content.records}),
                 "records": len(content.records),
+                "verdicts": len(content.verdicts),
                 "best": _best(content),
                 "size_bytes": sum(p.stat().st_size for n in names if (p := folder / n).exists()),
                 "broken_lines": content.broken,
@@ -196,8 +204,8 @@ def merge(sources: Sequence[Path], dest: Path) -> int:
     """Add the records of ``sources`` to ``dest`` and return how many it then has.
 
     A record that is there already is not added twice; of a task's states the one with the most
-    trials is kept. Workloads without records are left out, so merging one log into a new folder
-    is how to make a small copy.
+    trials is kept, of a group's verdicts that of ``dest``. Workloads without records are left out,
+    so merging one log into a new folder is how to make a small copy.
 
     Raises
     ------
@@ -227,6 +235,12 @@ def merge(sources: Sequence[Path], dest: Path) -> int:
         replace_file(dest / WORKLOADS, _joined(workloads))
         replace_file(dest / RECORDS, _joined(records))
         replace_file(dest / TASKS, _joined(states))
+        verdicts: dict[str, FusionVerdict] = {}
+        for content in reversed(contents):  # what the destination has stays
+            verdicts |= content.verdicts
+        if verdicts:
+            lines = [json.dumps(v.to_json(), separators=(",", ":")) for v in verdicts.values()]
+            replace_file(dest / VERDICTS, _joined([line.encode() for line in lines]))
     return len(records)
 
 

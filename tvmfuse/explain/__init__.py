@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tvmfuse.config import CompileOptions
+from tvmfuse.database import TuningLog
 from tvmfuse.explain.analysis import by_operator, heavy_regions, memory_chains
 from tvmfuse.explain.profile import measured_ms
 from tvmfuse.explain.why import find_rule, why
@@ -19,14 +22,14 @@ from tvmfuse.fusion.feasibility import INTENSITY_MARK, MatrixRow, assess
 from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.merging import Merges
 from tvmfuse.fusion.plan import Plan
-from tvmfuse.fusion.planner import make_plan
 from tvmfuse.graph import Graph, Operator, operators
-from tvmfuse.hardware import resolve_target
+from tvmfuse.hardware import Hardware, resolve_target
 from tvmfuse.hardware.gpu_limits import gpu_limits
 from tvmfuse.hardware.limits import Limits, limits_of
 from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.pipeline import lowering
-from tvmfuse.run import rules_of, source_of
+from tvmfuse.run import open_log, rules_of, source_of
+from tvmfuse.settle import settle
 from tvmfuse.workload import Workload
 
 _MOST_ROWS = 10  # regions and chains that are listed
@@ -61,7 +64,8 @@ def explain(options: CompileOptions, asked: Asked) -> dict[str, Any]:
     -------
     dict
         ``model, target, limits`` and, as asked, ``graph`` (``operators, regions, chains``) and
-        ``why``; ``fusion`` (``groups, merged, refused, counts, feasibility``) unless only the
+        ``why``; ``fusion`` (``groups, merged, refused, counts, feasibility,
+        verdicts``) unless only the
         graph before import was asked for.
 
     Raises
@@ -90,11 +94,24 @@ def explain(options: CompileOptions, asked: Asked) -> dict[str, Any]:
     if asked.graph == "relax" or (times is not None and not asked.graph):
         answer["graph"] = _graph_json(_relax_operators(workload), limits, times)
     lowered, merges = lowering(workload, hardware, rules.merging)
-    plan = make_plan(lowered, hardware, rules.vertical, rules.off, rules.diagonal)
-    answer["fusion"] = _fusion_json(plan, merges, limits)
+    with _log_of(options, hardware) as log:
+        settled = settle(lowered, hardware, rules, log)
+    plan = settled.plan
+    answer["fusion"] = _fusion_json(plan, merges, limits if asked.device else None)
+    answer["fusion"]["verdicts"] = settled.to_json()
     if asked.rule:
         answer["why"] = why(asked.rule, rules, merges, plan, KernelGraph(lowered.module))
     return answer
+
+
+@contextlib.contextmanager
+def _log_of(options: CompileOptions, hardware: Hardware) -> Iterator[TuningLog | None]:
+    """The tuning log, whose measured verdicts a compile would obey."""
+    if options.no_log:
+        yield None
+        return
+    with open_log(options, hardware) as log:
+        yield log
 
 
 def _relax_operators(workload: Workload) -> list[Operator]:
@@ -119,9 +136,12 @@ def _graph_json(
     return answer
 
 
-def _fusion_json(plan: Plan, merges: Merges, limits: Limits) -> dict[str, Any]:
+def _fusion_json(plan: Plan, merges: Merges, limits: Limits | None) -> dict[str, Any]:
+    """``limits`` of another device than the plan was made for: its groups are assessed anew."""
     counts = Counter(plan.counts()) + merges.counts()
-    matrix = [MatrixRow(r.member, r.ops, r.work, assess(r.work, limits)) for r in plan.matrix]
+    matrix = list(plan.matrix)
+    if limits is not None:
+        matrix = [MatrixRow(r.member, r.ops, r.work, assess(r.work, limits)) for r in matrix]
     return {
         "operators": merges.operators,
         "kernels": len(plan.groups),

@@ -10,8 +10,8 @@ other three are numbers of a group against :class:`tvmfuse.hardware.limits.Limit
   against that of its parts;
 * hardware: an instruction for the element type.
 
-Estimates refuse what is certainly worse and call the rest ``ok`` or ``grey``; a grey group is
-fused, because it needs less memory, and says that only measuring can tell.
+Estimates refuse what is certainly worse and call the rest ``ok`` or ``grey``: only measuring can
+tell. Until it was measured (`tvmfuse.settle`) a grey group is fused, because it needs less memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from tvmfuse.fusion.kernels import PRODUCTS, KernelGraph
 from tvmfuse.hardware.limits import Limits
 
-OK, GREY, REFUSED = "ok", "grey", "refused"
+OK, GREY, REFUSED, MEASURED = "ok", "grey", "refused", "measured"
 INTENSITY_MARK = 10.0  # operations a byte below which a kernel is bandwidth-bound on any device
 MARGIN = 0.03  # gains and losses below this part of the time are not told apart
 LEAST_GAIN_S = 1e-6

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tvmfuse.fusion.feasibility import REFUSED, Work, assess, joined, work_of
@@ -80,6 +80,8 @@ class Grower:
         Of the device: what the feasibility matrix refuses on it does not join.
     off
         Rules that are switched off: what one of them names joins by no other rule either.
+    split
+        Groups, as their members, that measuring found slower than their parts, and what it found.
     """
 
     def __init__(
@@ -88,8 +90,10 @@ class Grower:
         rules: Iterable[VerticalRule],
         limits: Limits,
         off: Iterable[VerticalRule] = (),
+        split: Mapping[frozenset[str], str] | None = None,
     ) -> None:
         self.graph, self.limits = graph, limits
+        self._split = split or {}
         self.stopped: list[Stopped] = []
         self.fired: Counter[str] = Counter()
         self._rules = {r.key: r for r in reversed(list(rules))}
@@ -108,7 +112,7 @@ class Grower:
         """All groups, in the order of their last members."""
         kernels = self.graph.kernels.values()
         for kernel in kernels:
-            if kernel.kind in (REDUCTION, ANCHOR):
+            if kernel.kind in (REDUCTION, ANCHOR) and kernel.name not in self._owner:
                 self._start(kernel.name, self.graph.anchor_kind(kernel.name))
         for kernel in kernels:
             if kernel.name not in self._owner and kernel.kind <= INJECTIVE:
@@ -151,18 +155,30 @@ class Grower:
         if verdict:
             assert group.work is not None
             work = joined(self.graph, group.work, group.held, region, self.limits)
-            found = assess(work, self.limits)
-            if found.verdict == REFUSED:
+            verdict = self._pays(work, [*group.members, *region], region[-1])
+            if not verdict:
                 self._disown(region)
-                verdict = no(found.reason, region[-1])
+                self._stop(group, verdict)
+                return False
         if not verdict:
             if verdict.culprit not in self._borders and verdict.culprit not in self._owner:
-                label = self._label(group, verdict.culprit)
-                self.stopped.append(Stopped(group.members[-1], label, verdict))
+                self._stop(group, verdict)
             return False
         group.take(region, work, (rule.name for rule in rules))
         self.fired.update(rule.name for rule in rules)
         return True
+
+    def _stop(self, group: _Group, verdict: Verdict) -> None:
+        label = self._label(group, verdict.culprit)
+        self.stopped.append(Stopped(group.members[-1], label, verdict))
+
+    def _pays(self, work: Work, members: list[str], culprit: str) -> Verdict:
+        """What was measured decides, and where nothing was, the estimate."""
+        measured = self._split.get(frozenset(members))
+        if measured is not None:
+            return no(measured, culprit)
+        found = assess(work, self.limits)
+        return no(found.reason, culprit) if found.verdict == REFUSED else YES
 
     def _try_own(self, group: _Group, region: list[str]) -> Verdict:
         """Take the region into the group unless the group's expression would grow too large."""
@@ -232,9 +248,9 @@ class Grower:
             return None, no(f"{node.op or 'a tuple'} is no kernel", name)
         if name in self._owner:
             return None, no(f"{kernel.op} belongs to another group", name)
-        if kernel.kind in (REDUCTION, ANCHOR):
-            return None, no(f"{kernel.op} is an anchor itself", name)
         rule, verdict = self._rule(group.anchor, kernel.step, EPILOGUE)
+        if kernel.kind in (REDUCTION, ANCHOR) and not (rule is not None and rule.anchors):
+            return None, no(f"{kernel.op} is an anchor itself", name)
         if rule is None:
             return None, no(verdict.reason, name)
         return rule, rule.check(self._facts(name, group))
@@ -282,9 +298,9 @@ class Grower:
         position = self.graph.position
         members = sorted(group.members + reader.members, key=lambda m: position[m])
         work = work_of(self.graph, members, self.limits)
-        found = assess(work, self.limits)
-        if found.verdict == REFUSED:
-            self.stopped.append(Stopped(out, rules[0].name, no(found.reason, out)))
+        pays = self._pays(work, members, out)
+        if not pays:
+            self.stopped.append(Stopped(out, rules[0].name, pays))
             return
         for member in group.members:
             self._owner[member] = reader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tvmfuse.errors import BuildError
 from tvmfuse.fusion.feasibility import MatrixRow, assess
@@ -23,6 +23,7 @@ def make_plan(
     rules: Iterable[VerticalRule] = VERTICAL,
     off: Iterable[VerticalRule] = (),
     diagonal: Iterable[ConcatInPlace] = DIAGONAL,
+    split: Mapping[frozenset[str], str] | None = None,
 ) -> Plan:
     """Group the kernels of a lowered workload.
 
@@ -38,6 +39,9 @@ def make_plan(
         Vertical rules that are switched off.
     diagonal
         Rules of what is written straight into where it is wanted.
+    split
+        Groups, as their members, that measuring found slower than their parts, and what it found.
+        They end before what joined them last.
 
     Returns
     -------
@@ -51,7 +55,7 @@ def make_plan(
     """
     graph = KernelGraph(workload.module)
     limits = limits_of(hardware)
-    grower = Grower(graph, rules, limits, off)
+    grower = Grower(graph, rules, limits, off, split)
     groups, matrix = [], []
     for grown in grower.grow():
         members, steps = tuple(grown.members), tuple(grown.rules)

@@ -24,6 +24,7 @@ from tvmfuse.schedules.anchor import ATTR, from_text
 from tvmfuse.schedules.cpu.variants import variants
 from tvmfuse.schedules.variant import AnyVariant, Variant, WrittenVariant
 
+_Cache = dict[int, list[tuple[tvm.IRModule, tuple[PrimFunc, ...]]]]
 _FROM_VARIABLE = re.compile(r'"v[0-9]+_')
 
 
@@ -42,27 +43,37 @@ class GroupKernel:
     weight
         Which parameter of the group is the anchor's weight; -1 for a group without an
         anchor, or whose anchor has no constant weight.
+    key
+        Structural hash of the group as sixteen hexadecimal digits, whatever its variants.
     """
 
     name: str
     variants: tuple[AnyVariant, ...]
     kernels: tuple[PrimFunc, ...]
     weight: int
+    key: str = ""
 
 
 def group_kernels(mod: tvm.IRModule, hardware: Hardware) -> list[GroupKernel]:
     """Kernels of every group in order of ``main``."""
-    cache: dict[int, list[tuple[relax.Function, tuple[PrimFunc, ...]]]] = {}
-    found = []
-    for name in group_names(mod):
-        function = mod[name]
-        anchor_call, text = _anchor_of(mod, function)
-        choices = variants(from_text(text), hardware) if text else ()
-        kernels = _kernels(mod, function, choices, anchor_call, cache)
-        weighted = any(isinstance(v, Variant) for v in choices)
-        weight = _weight_index(function, anchor_call) if weighted else -1
-        found.append(GroupKernel(name, choices, kernels, weight))
-    return found
+    cache: _Cache = {}
+    return [group_kernel(mod, mod[name], name, hardware, cache) for name in group_names(mod)]
+
+
+def group_kernel(
+    mod: tvm.IRModule,
+    function: relax.Function,
+    name: str,
+    hardware: Hardware,
+    cache: _Cache | None = None,
+) -> GroupKernel:
+    """Kernels of one group, given by its function over kernels of ``mod``."""
+    anchor_call, text = _anchor_of(mod, function)
+    choices = variants(from_text(text), hardware) if text else ()
+    kernels, key = _kernels(mod, function, choices, anchor_call, {} if cache is None else cache)
+    weighted = any(isinstance(v, Variant) for v in choices)
+    weight = _weight_index(function, anchor_call) if weighted else -1
+    return GroupKernel(name, choices, kernels, weight, key)
 
 
 def group_names(mod: tvm.IRModule) -> list[str]:
@@ -80,20 +91,22 @@ def _kernels(
     function: relax.Function,
     choices: tuple[AnyVariant, ...],
     anchor_call: Any,
-    cache: dict[int, Any],
-) -> tuple[PrimFunc, ...]:
-    """Fused kernels of one group; groups with equal content share one result."""
+    cache: _Cache,
+) -> tuple[tuple[PrimFunc, ...], str]:
+    """Fused kernels of one group, and its hash; groups with equal content share one result."""
     content = _content(mod, function)
-    bucket = cache.setdefault(tvm_ffi.structural_hash(content), [])
+    digest = tvm_ffi.structural_hash(content)
+    key = f"{digest % 2**64:016x}"
+    bucket = cache.setdefault(digest, [])
     for known, kernels in bucket:
         if tvm_ffi.structural_equal(known, content):
-            return kernels
+            return kernels, key
     if choices:
         kernels = tuple(_fused(mod, function, anchor_call, v) for v in choices)
     else:
         kernels = (_fused(mod, function, None, None),)
     bucket.append((content, kernels))
-    return kernels
+    return kernels, key
 
 
 def _content(mod: tvm.IRModule, function: relax.Function) -> tvm.IRModule:
@@ -102,11 +115,13 @@ def _content(mod: tvm.IRModule, function: relax.Function) -> tvm.IRModule:
 
 
 def _anchor_of(mod: tvm.IRModule, function: relax.Function) -> tuple[Any, str]:
+    """The group's anchor and its record; a group of several has no variants of any of them."""
+    found = []
     for binding in bindings(function):
         callee = mod[binding.value.args[0]]
         if callee.attrs and ATTR in callee.attrs:
-            return binding, str(callee.attrs[ATTR])
-    return None, ""
+            found.append((binding, str(callee.attrs[ATTR])))
+    return found[0] if len(found) == 1 else (None, "")
 
 
 def _weight_index(function: relax.Function, anchor: Any) -> int:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from tvmfuse.report.tables import format_table
+from tvmfuse.report.tables import format_table, measured_verdicts
 
 _MIB = 2**20
 
@@ -67,6 +67,7 @@ def _fusion(fusion: Mapping[str, Any], limits: Mapping[str, Any]) -> list[str]:
     lines = ["", f"fusion   {became} ({counts})"]
     if fusion["feasibility"]:
         lines += ["fused groups:", format_table(_matrix(fusion["feasibility"], limits))]
+    lines += measured_verdicts(fusion["verdicts"])
     merged = Counter((m["category"], m["rule"]) for m in fusion["merged"])
     if merged:
         rows = [{"category": c, "rule": r, "count": n} for (c, r), n in merged.most_common()]

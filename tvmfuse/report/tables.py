@@ -68,10 +68,20 @@ def format_report(report: Mapping[str, Any]) -> str:
             format_table(parts, ("part", "runs_in", "operators", "kernels", "ms")),
             *(f"  part {part['part']}: {why}" for part in parts for why in part["why"]),
         ]
+    lines += measured_verdicts(report.get("verdicts") or [])
     refused = report.get("refused") or []
     if refused:
         lines += [f"refused fusions ({len(refused)}):", format_table(refused, ("rule", "reason"))]
     return "\n".join(line for line in lines if line)
+
+
+def measured_verdicts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Groups that were measured against their parts; what is said of those that were split."""
+    split = [row for row in rows if not row["fused"]]
+    lines = []
+    if rows:
+        lines.append(f"measured against their parts: {len(rows)} groups, {len(split)} split again")
+    return lines + [f"  split at {row['member']}: {row['rule']}: {row['said']}" for row in split]
 
 
 def _line(label: str, text: Any) -> str:

@@ -71,9 +71,9 @@ class Bench:
         import tvm  # not before torch is blocked
 
         import tvmfuse.schedules  # noqa: F401  its rules of lowering hold here as in the build
-        from tvmfuse.tuning import kernel
+        from tvmfuse.tuning import chain, kernel
 
-        self._tvm, self._kernel = tvm, kernel
+        self._tvm, self._kernel, self._chain = tvm, kernel, chain
         self._start, self._replies = start, replies
         self._target = tvm.target.Target(start.target_json)
         # Without this TVM uses half of the CPUs it sees.
@@ -153,6 +153,8 @@ class Bench:
             work.reference = self._outputs(naive, arguments)
             work.naive = None
         self._stage("run")
+        if isinstance(call, self._chain.Runner):
+            call.prepare(arguments.tensors)
         found = self._outputs(call, arguments)
         if not arguments.inputs_intact():
             del self._arguments[request.key]
@@ -173,6 +175,8 @@ class Bench:
         wire.write_message(self._replies, wire.Stage(name))
 
     def _compile(self, module: Any) -> Any:
+        if isinstance(module, self._chain.Chain):
+            return self._chain.Runner(module, self._compile)
         return self._tvm.compile(module, target=self._target)["main"]
 
     def _outputs(self, call: Any, arguments: Any) -> Any:

@@ -10,6 +10,9 @@ import tvm
 from tvm.s_tir import analysis
 
 from tvmfuse.database import task_hash
+from tvmfuse.fusion.plan import Plan
+from tvmfuse.passes.group import PREFIX
+from tvmfuse.passes.specialize import GroupKernel
 
 
 @dataclass(frozen=True)
@@ -120,3 +123,34 @@ def private_copy(module: Any) -> Any:
 def count_flops(module: Any) -> float:
     """Operations of one call, as TVM's analysis counts them."""
     return float(analysis.estimate_tir_flops(module))
+
+
+def weight_bytes(groups: list[GroupKernel]) -> int:
+    """Bytes of all packed weights of the model's favourite variants."""
+    return sum(group.variants[0].weight_bytes for group in groups if group.variants)
+
+
+def tasks_of(groups: list[GroupKernel], plan: Plan) -> list[Task]:
+    """Distinct kernels worth tuning, with how often each occurs."""
+    names = {g.members[-1]: "_".join(g.ops) for g in plan.groups}
+    counts: dict[int, int] = {}
+    first: dict[int, GroupKernel] = {}
+    unwritten = {f"{PREFIX}{place.name}" for place in plan.in_place}
+    for group in groups:
+        if group.name in unwritten:
+            continue
+        counts[id(group.kernels)] = counts.get(id(group.kernels), 0) + 1
+        first.setdefault(id(group.kernels), group)
+    tasks = []
+    for number, (key, group) in enumerate(first.items()):
+        label = names.get(group.name.removeprefix(PREFIX), group.name)
+        tasks.append(
+            make_task(
+                f"{number:02d}_{label}",
+                group.kernels[0],
+                counts[key],
+                group.kernels[1:],
+                tuple(v.rtol for v in group.variants),
+            )
+        )
+    return tasks

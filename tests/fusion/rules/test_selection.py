@@ -10,7 +10,8 @@ from tvmfuse.fusion.planner import make_plan
 from tvmfuse.fusion.rules import RULES
 from tvmfuse.fusion.rules.selection import select_rules
 from tvmfuse.hardware import resolve_target
-from tvmfuse.passes.pipeline import lowering
+from tvmfuse.passes.pipeline import fuse, lower, lowering
+from tvmfuse.passes.specialize import group_kernels
 
 HARDWARE = resolve_target("llvm", 1)
 RELU = "relu(conv2d(x, w))"
@@ -92,6 +93,22 @@ def test_a_rule_of_the_user_may_be_stricter_than_the_library(tmp_path):
     assert (RELU, "relu has rank 4, not 1 to 3") in {(r.rule, r.reason) for r in plan.refused}
 
 
+FORCED = '[[rule]]\nanchor = "dense"\nop = "dense"\nanchors = true\n'
+
+
+def test_products_in_a_row_need_a_rule_of_the_user(tmp_path):
+    module = nn.Sequential(*[nn.Linear(8, 8, bias=False) for _ in range(3)]).eval()
+    low = lower(import_module(module, (torch.randn(4, 8),)), HARDWARE)
+    rules = select_rules(file=written(tmp_path, FORCED))
+    assert "may be an anchor itself" in rules.vertical[0].constraints
+    apart = make_plan(low, HARDWARE)
+    assert ops(apart) == [("dense",)] * 3
+    forced = make_plan(low, HARDWARE, rules.vertical, rules.off)
+    assert ops(forced) == [("dense",) * 3]
+    (group,) = group_kernels(fuse(low, forced).module, HARDWARE)
+    assert group.variants == () and group.weight == -1  # no weight is packed for one of them
+
+
 PYTHON = """
 from tvmfuse.fusion.rules.vertical import VerticalRule
 RULES = [VerticalRule("softmax", "relu", "prologue")]
@@ -112,6 +129,12 @@ def test_rules_in_python(tmp_path):
         ('[[rule]]\nanchor = "conv2d"\nop = "relu"\ncolour = 1', "rules.toml", "unknown colour"),
         ('[[rule]]\nanchor = "conv2d"\nop = "relu"\nranks = [3]', "rules.toml", "least, most"),
         ('[[rule]]\nanchor = "conv2d"\nop = "relu"\ndtypes = "f"', "rules.toml", "list of names"),
+        ('[[rule]]\nanchor = "dense"\nop = "dense"\nanchors = 1', "rules.toml", "true or false"),
+        (
+            '[[rule]]\nanchor = "dense"\nop = "dense"\nside = "prologue"\nanchors = true',
+            "rules.toml",
+            "anchors = true is for side = 'epilogue'",
+        ),
         ("RULES = 1/0", "own.py", "ZeroDivisionError"),
         ("x = 1", "own.py", "must bind RULES"),
         ("RULES = [1]", "own.py", "1 has no name, category, root"),

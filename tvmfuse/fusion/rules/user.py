@@ -8,6 +8,7 @@ TOML holds vertical rules, one table each; ``anchor`` and ``op`` are words of ``
     side = "prologue"        # or "epilogue", the default
     dtypes = ["float32"]     # optional
     ranks = [2, 4]           # optional
+    anchors = true           # optional: op may be an anchor itself, as in dense behind dense
 
 Python holds any rules: the file binds ``RULES`` to objects of :class:`VerticalRule`, or of the
 contract in :mod:`tvmfuse.fusion.rule`.
@@ -23,7 +24,7 @@ from tvmfuse.errors import OptionError, UnknownNameError
 from tvmfuse.fusion.group import CATEGORIES
 from tvmfuse.fusion.rules.vertical import ANCHORS, EPILOGUE, SIDES, VerticalRule
 
-_FIELDS = ("anchor", "op", "side", "dtypes", "ranks")
+_FIELDS = ("anchor", "op", "side", "dtypes", "ranks", "anchors")
 _CONTRACT = ("name", "category", "root", "match", "check", "rewrite")
 
 
@@ -81,8 +82,14 @@ def _vertical(path: Path, number: int, table: dict[str, Any]) -> VerticalRule:
     numbers = isinstance(ranks, list) and all(type(r) is int for r in ranks)
     if not numbers or len(ranks) != 2 or not 0 <= ranks[0] <= ranks[1]:
         raise OptionError(f"{where}: ranks must be [least, most], got {ranks!r}")
-    least, most = ranks
-    return VerticalRule(table["anchor"], table["op"], side, str(path), tuple(dtypes), (least, most))
+    anchors = table.get("anchors", False)
+    if not isinstance(anchors, bool):
+        raise OptionError(f"{where}: anchors must be true or false, got {anchors!r}")
+    if anchors and side != EPILOGUE:
+        raise OptionError(f"{where}: anchors = true is for side = {EPILOGUE!r}, got {side!r}")
+    return VerticalRule(
+        table["anchor"], table["op"], side, str(path), tuple(dtypes), tuple(ranks), anchors
+    )
 
 
 def _from_python(path: Path) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvmfuse.fusion.rules.vertical_table import EPILOGUES, PROLOGUES
-from tvmfuse.fusion.step import BROADCAST, INJECTIVE, OPAQUE, Step
+from tvmfuse.fusion.step import ANCHOR, BROADCAST, INJECTIVE, OPAQUE, Step
 from tvmfuse.verdict import YES, Verdict, no
 
 EPILOGUE, PROLOGUE = "epilogue", "prologue"
@@ -71,6 +71,9 @@ class VerticalRule:
         Element types of the operator's result for which it holds; empty for all.
     ranks
         Least and largest rank of the operator's result.
+    anchors
+        Whether the operator may be an anchor itself. No rule of the library says so: it forces
+        products into one kernel, and only measuring tells whether that pays.
     """
 
     anchor: str
@@ -79,6 +82,7 @@ class VerticalRule:
     seen_in: str = ""
     dtypes: tuple[str, ...] = ()
     ranks: tuple[int, int] = (0, 16)
+    anchors: bool = False
     category: str = "vertical"
 
     @property
@@ -107,6 +111,7 @@ class VerticalRule:
             said.append("element-wise or a move")
         else:
             said.append("element-wise")
+        said += ["may be an anchor itself"] if self.anchors else []
         said += [" or ".join(self.dtypes)] if self.dtypes else []
         if self.ranks != (0, 16):
             said.append(f"rank {self.ranks[0]} to {self.ranks[1]}")
@@ -128,7 +133,8 @@ class VerticalRule:
             least, most = self.ranks
             return no(f"{step.op} has rank {step.rank}, not {least} to {most}", step.name)
         moves = self.anchor == "elementwise" or (self.side == PROLOGUE and self.anchor in _PRODUCTS)
-        if step.kind > (INJECTIVE if moves else BROADCAST) and not inner:
+        most = ANCHOR if self.anchors else INJECTIVE if moves else BROADCAST
+        if step.kind > most and not inner:
             what = "opaque" if step.kind == OPAQUE else "not element-wise"
             return no(f"{step.op} is {what}", step.name)
         if step.elements > step.before and step.costly:
