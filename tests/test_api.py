@@ -18,6 +18,7 @@ from tvmfuse.database import TuningLog
 from tvmfuse.errors import (
     ArtifactError,
     ImportModelError,
+    InputError,
     OptionError,
     UnknownNameError,
     VerificationError,
@@ -247,6 +248,33 @@ def test_compile_returns_the_module_s_own_structure(options, tmp_path):
     np.testing.assert_allclose(np.asarray(again["sum"]), want["sum"].detach(), rtol=1e-5, atol=1e-6)
     with pytest.raises(ArtifactError, match="module in memory"):
         tvmfuse.verify_artifact(saved, Progress(io.StringIO()))
+
+
+class Masked(nn.Module):
+    def forward(self, x, mask=None, *, scale=1.0):
+        return x * scale if mask is None else torch.relu(x * mask) * scale
+
+
+@slow
+@pytest.mark.parametrize("fallback", ["none", "eager"])
+def test_keyword_arguments(options, tmp_path, fallback):
+    module, (x, mask) = Masked().eval(), torch.randn(2, 4, 8).unbind()
+    kwargs = {"scale": 2.0, "mask": mask}
+    model = tvmfuse.compile(
+        module, (x,), kwargs=kwargs, trials=0, threads=2, log_dir=tmp_path / "log",
+        fallback=fallback,
+    )  # fmt: skip
+    want = module(x, **kwargs)
+    torch.testing.assert_close(torch.from_dlpack(model(x, **kwargs)), want)
+    again = tvmfuse.load(model.save(tmp_path / "saved"))
+    got = again(x.numpy(), scale=2.0, mask=mask.numpy())
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-6)
+    with pytest.raises(InputError, match="pass mask=, scale= by keyword"):
+        again(x, mask, 2.0)
+    with pytest.raises(InputError, match="compiled for 2.0, got 3.0"):
+        again(x, mask=mask, scale=3.0)
+    with pytest.raises(InputError, match="mask is missing"):
+        again(x, scale=2.0)
 
 
 @slow

@@ -94,3 +94,38 @@ def test_any_tree_round_trips(tree):
     value = unflatten(tree, leaves)
     assert flatten(tree, value) == leaves
     assert unflatten(json.loads(json.dumps(tree)), leaves) == value
+
+
+NAMED_ONES = Signature(
+    (TensorSpec("x", (1,), "float32"), TensorSpec("m", (1,), "float32")),
+    (),
+    {"tuple": [{"tensor": 0}, {"tensor": 1}]},
+    {"tuple": []},
+    ("x", "m"),
+    by_name=1,
+)
+POSITIONAL = Signature((), (), NAMED_ONES.input_tree, {"tuple": []}, ("x", "m"))
+
+
+def test_arguments_by_name_are_bound_and_taken_apart():
+    assert NAMED_ONES.bind(("X",), {"m": "M"}) == ("X", "M")
+    assert NAMED_ONES.bind((), {"m": "M", "x": "X"}) == ("X", "M")
+    assert NAMED_ONES.apart(("X", "M")) == (("X",), {"m": "M"})
+    assert NAMED_ONES.call(lambda *a, **k: (a, k), ("X", "M")) == (("X",), {"m": "M"})
+    assert POSITIONAL.bind(("X", "M"), {}) == POSITIONAL.bind(("X",), {"m": "M"}) == ("X", "M")
+    assert Signature.from_json(json.loads(json.dumps(NAMED_ONES.to_json()))) == NAMED_ONES
+
+
+@pytest.mark.parametrize(
+    ("signature", "args", "kwargs", "message"),
+    [
+        (NAMED_ONES, ("X", "M"), {}, "takes 1; pass m= by keyword"),
+        (NAMED_ONES, ("X",), {}, "m is missing"),
+        (NAMED_ONES, ("X",), {"m": 1, "q": 2}, "no argument is called 'q'.*x, m"),
+        (POSITIONAL, ("X",), {"x": 1, "m": 2}, "x is given by position and by keyword"),
+        (POSITIONAL, ("X", "M", "Z"), {"m": 2}, "3 positional arguments and keywords"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told(signature, args, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        signature.bind(args, kwargs)

@@ -50,9 +50,9 @@ class CompiledModel:
     ) -> None:
         self._folder, self.report, self._model = folder, report, model
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on NumPy arrays or torch tensors; see :class:`tvmfuse.runtime.LoadedModel`."""
-        return self._model(*args)
+        return self._model(*args, **kwargs)
 
     def __repr__(self) -> str:
         return repr(self._model)
@@ -83,8 +83,9 @@ def run(options: CompileOptions, progress: Progress) -> dict[str, Any]:
 
 def compile(  # the product's own word for it, as in torch.compile
     module: Any,
-    example_inputs: Any,
+    example_inputs: Any = (),
     *,
+    kwargs: dict[str, Any] | None = None,
     name: str = "model",
     progress: Progress | None = None,
     **options: Any,
@@ -98,6 +99,8 @@ def compile(  # the product's own word for it, as in torch.compile
     example_inputs
         Tuple of the positional arguments; their shapes are those of the compiled model.
         Anything but a tuple or a list is taken as the only argument.
+    kwargs
+        Keyword arguments by name; the compiled model takes the same keywords.
     name
         For logs and reports.
     progress
@@ -130,7 +133,7 @@ def compile(  # the product's own word for it, as in torch.compile
     silent = progress or Progress(_nowhere())
     clock = Clock(silent)
     hardware = runnable_target(asked)
-    loaded = loaded_module(module, tuple(example_inputs), name)
+    loaded = loaded_module(module, tuple(example_inputs), name, kwargs)
     if asked.fallback == "eager":
         arguments = (loaded, hardware, asked, silent, clock)
         try:
@@ -151,7 +154,7 @@ def compile(  # the product's own word for it, as in torch.compile
     return CompiledModel(folder, report, load(output, hardware.cores))
 
 
-def tune(module: Any, example_inputs: tuple[Any, ...], **options: Any) -> CompiledModel:
+def tune(module: Any, example_inputs: Any = (), **options: Any) -> CompiledModel:
     """Compile with the default tuning budget; takes what :func:`compile` takes."""
     if options.get("trials") is None and options.get("time_budget_s") is None:
         options["time_budget_s"] = DEFAULT_TUNE_BUDGET_S

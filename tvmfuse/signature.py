@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import types
 from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,15 +68,21 @@ class Signature:
     inputs, outputs
         The tensors in flat order.
     input_tree
-        Tree of the positional arguments: ``{"tuple": [...]}``.
+        Tree of the arguments: ``{"tuple": [...]}``, the positional ones first.
     output_tree
         Tree of the returned value.
+    parameters
+        Name of every part of that tuple.
+    by_name
+        How many of them, the last ones, are passed by keyword only.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     input_tree: dict[str, Any] = field(default_factory=dict)
     output_tree: dict[str, Any] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
+    by_name: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``manifest.json``."""
@@ -88,6 +95,8 @@ class Signature:
             "outputs": specs(self.outputs),
             "input_tree": self.input_tree,
             "output_tree": self.output_tree,
+            "parameters": list(self.parameters),
+            "by_name": self.by_name,
         }
 
     @classmethod
@@ -102,7 +111,53 @@ class Signature:
             specs(data["outputs"]),
             data["input_tree"],
             data["output_tree"],
+            tuple(map(str, data.get("parameters", ()))),
+            int(data.get("by_name", 0)),
         )
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments of a call in the order of ``input_tree``.
+
+        Raises
+        ------
+        ValueError
+            An argument is missing, given twice, or has no place.
+        """
+        names = self.parameters
+        if not kwargs and not self.by_name:
+            return args  # whoever flattens them counts them
+        positional = len(names) - self.by_name
+        if len(args) > positional:
+            raise ValueError(
+                f"{len(args)} positional arguments, but the model takes {positional}; pass "
+                f"{', '.join(f'{name}=' for name in names[positional:])} by keyword"
+                if self.by_name
+                else f"{len(args)} positional arguments and keywords, but the model takes "
+                f"{positional} arguments"
+            )
+        twice = [name for name in names[: len(args)] if name in kwargs]
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is given by position and by keyword")
+        unknown = [name for name in kwargs if name not in names]
+        if unknown:
+            raise ValueError(
+                f"no argument is called {', '.join(map(repr, unknown))}: the model was compiled "
+                f"for {', '.join(names) or 'arguments without names'}"
+            )
+        missing = [name for name in names[len(args) :] if name not in kwargs]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} is missing: the model was compiled with it")
+        return (*args, *(kwargs[name] for name in names[len(args) :]))
+
+    def apart(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments of a call; inverse of :meth:`bind`."""
+        at = len(inputs) - self.by_name
+        return inputs[:at], dict(zip(self.parameters[at:], inputs[at:], strict=True))
+
+    def call(self, model: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
+        """Call a model of this signature with arguments that are in the order of the tree."""
+        args, kwargs = self.apart(inputs)
+        return model(*args, **kwargs)
 
 
 _RECORDS = ("named_tuple", "dataclass")

@@ -56,6 +56,12 @@ def verify_again(
 
 def check_signature(have: Signature, want: Signature, name: str) -> None:
     """Raise ArtifactError unless both take and return tensors of the same shapes and types."""
+    ours_by_name, theirs_by_name = _by_name(have), _by_name(want)
+    if ours_by_name != theirs_by_name:
+        raise ArtifactError(
+            f"the artifact takes {ours_by_name or 'nothing'} by keyword, the model {name} "
+            f"{theirs_by_name or 'nothing'}: name the model with the arguments it was compiled with"
+        )
     for what, ours, theirs in (
         ("takes", have.inputs, want.inputs),
         ("returns", have.outputs, want.outputs),
@@ -65,6 +71,11 @@ def check_signature(have: Signature, want: Signature, name: str) -> None:
                 f"the artifact {what} {_said(ours)}, the model {name} {what} {_said(theirs)}: "
                 "give the --batch or --shape that the artifact was compiled with, or its own model"
             )
+
+
+def _by_name(signature: Signature) -> str:
+    names = signature.parameters
+    return ", ".join(names[len(names) - signature.by_name :])
 
 
 def _alike(one: TensorSpec, other: TensorSpec) -> bool:

@@ -17,6 +17,7 @@ from tvmfuse.config import CompileOptions
 from tvmfuse.errors import ImportModelError, VerificationError
 from tvmfuse.fallback import load
 from tvmfuse.fallback.run import compile_loaded
+from tvmfuse.frontend.keywords import apart
 from tvmfuse.frontend.loaded import LoadedReference
 from tvmfuse.hardware import Hardware
 from tvmfuse.report.progress import Progress
@@ -50,10 +51,10 @@ class BrokenModel:
         self._buffers = {id(b) for b in module.buffers()}
         self._run = torch.compile(module, backend=self._compiled, dynamic=False)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model on torch tensors; graphs that are new are compiled first."""
         with torch.no_grad():
-            return self._run(*args)
+            return self._run(*args, **kwargs)
 
     def __repr__(self) -> str:
         compiled = sum("kernels" in graph for graph in self.graphs)
@@ -123,8 +124,12 @@ def compile_broken(
     VerificationError
         The outputs on the example differ from eager's.
     """
-    model = BrokenModel(loaded.module, loaded.name, hardware, options, progress, clock, folder)
-    results = [_leaves(call(*_copied(loaded.example_inputs))) for call in (model, loaded.module)]
+    module, args, kwargs = apart(loaded.module, loaded.example_inputs)
+    model = BrokenModel(module, loaded.name, hardware, options, progress, clock, folder)
+    results = []
+    for call in (model, module):
+        given = _copied(args), _copied(kwargs)
+        results.append(_leaves(call(*given[0], **given[1])))
     if not any("kernels" in graph for graph in model.graphs):
         reasons = "; ".join(dict.fromkeys(str(g.get("why")) for g in model.graphs)) or "no graph"
         raise ImportModelError(f"no graph of the model can be compiled: {reasons}")
@@ -143,7 +148,7 @@ def _leaves(value: Any) -> list[torch.Tensor]:
     ]
 
 
-def _copied(inputs: tuple[Any, ...]) -> Any:
+def _copied(inputs: Any) -> Any:
     return torch.utils._pytree.tree_map(
         lambda v: v.clone() if isinstance(v, torch.Tensor) else v, inputs
     )

@@ -38,13 +38,13 @@ class SegmentedModel:
         """Inputs and outputs; an extent of an output that depends on values is -1."""
         return self.manifest.signature
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model.
 
         Parameters
         ----------
-        args
-            The positional arguments of the original module, as for
+        args, kwargs
+            The arguments of the original module, as for
             :class:`tvmfuse.runtime.LoadedModel`.
 
         Returns
@@ -58,7 +58,7 @@ class SegmentedModel:
             The arguments do not fit the signature.
         """
         with self._lock:
-            tensors, asked_torch = self._marshal.tensors(args)
+            tensors, asked_torch = self._marshal.tensors(self._marshal.bind(args, kwargs))
             return self._called(tensors, asked_torch)
 
     def _called(self, tensors: list[Any], asked_torch: Any) -> Any:

@@ -202,6 +202,9 @@ class _Parts:
         torch.set_num_threads(self.hardware.cores)
         spent: dict[str, list[float]] = {}
 
+        def whole(*inputs: Any) -> Any:
+            return self.split.signature.call(model, inputs)
+
         def timed(name: str, call: Callable[..., Any], inputs: Any) -> Any:
             begin = time.perf_counter()
             result = call(*inputs)
@@ -212,7 +215,7 @@ class _Parts:
             with torch.no_grad():
                 for _ in range(_ROUNDS):
                     timed("eager", self.loaded.module, _copied(examples))
-                    timed("whole", model, _copied(examples))
+                    timed("whole", whole, _copied(examples))
                     values = dict(zip(self.split.inputs, _flat(_copied(examples)), strict=True))
                     for n, (part, run) in enumerate(
                         zip(model.manifest.parts, model.parts, strict=True)
@@ -285,9 +288,9 @@ class _Seeded(torch.nn.Module):
 def _seeded(model: SegmentedModel) -> Callable[..., Any]:
     """The same for the model in parts: its random operators run in PyTorch, in the same order."""
 
-    def call(*inputs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         torch.manual_seed(0)
-        return model(*inputs)
+        return model(*args, **kwargs)
 
     return call
 

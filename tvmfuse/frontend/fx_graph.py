@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.fx import GraphModule, Node, symbolic_trace
 from torch.fx.passes.shape_prop import ShapeProp
 
 from tvmfuse.errors import ImportModelError
+from tvmfuse.frontend.keywords import apart
 from tvmfuse.graph import Operator
 
 _VIEWS = ("flatten", "view", "reshape", "getitem", "size", "getattr", "unsqueeze", "squeeze",
@@ -31,6 +33,11 @@ def fx_operators(module: nn.Module, inputs: tuple[Any, ...]) -> list[Operator]:
         ``torch.fx`` cannot trace it (control flow that depends on values), or it does not run.
     """
     try:
+        module, args, kwargs = apart(module, inputs)
+        if kwargs:
+            given = inspect.signature(module.forward).bind(*args, **kwargs)
+            given.apply_defaults()
+            inputs = tuple(given.arguments.values())
         traced = symbolic_trace(module)
         with torch.no_grad():
             ShapeProp(traced).propagate(*inputs)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tvmfuse.errors import ImportModelError
+from tvmfuse.frontend.keywords import with_keywords
 from tvmfuse.frontend.loaded import LoadedReference, Shape
 from tvmfuse.frontend.models import load_model
 from tvmfuse.frontend.torch_export import converted, export_program
@@ -32,7 +33,7 @@ def import_model(
 
 
 def import_module(
-    module: torch.nn.Module, example_inputs: Any, name: str | None = None
+    module: torch.nn.Module, example_inputs: Any, name: str | None = None, kwargs: Any = None
 ) -> Workload:
     """Import a module that the caller holds.
 
@@ -45,6 +46,8 @@ def import_module(
         constants. Anything but a tuple or a list is taken as the only argument.
     name
         Short name; the class name in lower case when left out.
+    kwargs
+        Keyword arguments of its ``forward`` by name.
 
     Raises
     ------
@@ -53,11 +56,11 @@ def import_module(
     UnsupportedOperatorError
         It uses operators without a faithful converter.
     """
-    return workload_of(loaded_module(module, example_inputs, name))
+    return workload_of(loaded_module(module, example_inputs, name, kwargs))
 
 
 def loaded_module(
-    module: torch.nn.Module, example_inputs: Any, name: str | None = None
+    module: torch.nn.Module, example_inputs: Any, name: str | None = None, kwargs: Any = None
 ) -> LoadedReference:
     """A module that the caller holds as a loaded model; arguments as :func:`import_module`."""
     if not isinstance(module, torch.nn.Module):
@@ -66,7 +69,8 @@ def loaded_module(
         example_inputs = (example_inputs,)
     name = name or type(module).__name__.lower()
     provenance = {"model": name, "weights": "as given", "torch": torch.__version__}
-    return LoadedReference(module, tuple(example_inputs), name, provenance)
+    module, inputs = with_keywords(module, tuple(example_inputs), kwargs)
+    return LoadedReference(module, inputs, name, provenance)
 
 
 def workload_of(loaded: LoadedReference) -> Workload:

@@ -20,9 +20,10 @@ class LoadedReference(NamedTuple):
     Parameters
     ----------
     module
-        In evaluation mode.
+        In evaluation mode; where arguments are passed by keyword, in a
+        :class:`tvmfuse.frontend.keywords.ByKeyword`.
     example_inputs
-        Positional arguments.
+        Its arguments, all by position.
     name
         Short name for folders and reports.
     provenance

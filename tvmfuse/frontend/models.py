@@ -13,8 +13,10 @@ from torch import nn
 from tvmfuse.errors import ImportModelError, OptionError, UnknownNameError
 from tvmfuse.frontend import shapes, zoo
 from tvmfuse.frontend import weights as weights_io
+from tvmfuse.frontend.keywords import ByKeyword, with_keywords
 from tvmfuse.frontend.loaded import LoadedReference, Shape, provenance, weights_file
 from tvmfuse.frontend.locate import user_frame
+from tvmfuse.frontend.trees import keyword_names
 
 
 def load_model(
@@ -77,11 +79,12 @@ def _from_callable(
             raise ImportModelError(
                 f"{spec} failed with {type(error).__name__}: {error}{user_frame(error)}"
             ) from error
-    module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    parts = made if isinstance(made, tuple) and len(made) in (2, 3) else (made, None)
+    module, inputs, kwargs = (*parts, None)[:3]
     if not isinstance(module, nn.Module):
         raise ImportModelError(
-            f"{spec} returned a {type(module).__name__}; return a torch.nn.Module, or a module "
-            "and a tuple of example inputs"
+            f"{spec} returned a {type(module).__name__}; return a torch.nn.Module, a module and "
+            "a tuple of example inputs, or these and a dict of keyword inputs"
         )
     if weights == "random":
         weights_io.reset_random(module, seed)
@@ -90,7 +93,10 @@ def _from_callable(
     elif weights is not None:
         weights_io.load_state_dict(module, weights_file(weights))
     source = weights or "as the callable made them"
-    examples = _example_inputs(spec, inputs, batch, shape, seed)
+    if kwargs:
+        positional = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+        module, inputs = with_keywords(module, tuple(positional), kwargs)
+    examples = _example_inputs(spec, inputs, batch, shape, seed, bool(kwargs))
     name = spec.rpartition(":")[2].replace(".", "_")
     return LoadedReference(module.eval(), examples, name, provenance(spec, source, seed))
 
@@ -116,8 +122,10 @@ def _find_callable(spec: str) -> Any:
 
 
 def _example_inputs(
-    spec: str, inputs: Any, batch: int | None, shape: Shape, seed: int
+    spec: str, inputs: Any, batch: int | None, shape: Shape, seed: int, in_place: bool
 ) -> tuple[Any, ...]:
+    if shape is not None and in_place:
+        return shapes.replaced(inputs, shapes.parse_shapes(shape), batch, seed)
     if shape is not None:
         return shapes.make_inputs(shapes.parse_shapes(shape), batch, seed, like=inputs)
     if inputs is None:
@@ -166,11 +174,14 @@ def _from_program(
             f"cannot load {str(path)!r} with torch {torch.__version__}: {error}. It must have "
             "been written by torch.export.save"
         ) from error
-    if program.example_inputs is None or program.example_inputs[1]:
+    if program.example_inputs is None:
         raise ImportModelError(
-            f"{str(path)!r} must hold positional example inputs only; export it with "
-            "torch.export.export(module, args=(…))"
+            f"{str(path)!r} must hold example inputs; write it with torch.export.save as "
+            "torch.export.export made it"
         )
-    examples = tuple(program.example_inputs[0])
+    args, kwargs = program.example_inputs
+    names = keyword_names(program)
+    examples = (*args, *(kwargs[name] for name in names))
+    module = ByKeyword(program.module(), names) if names else program.module()
     said = provenance(path.name, "from the file", None)
-    return LoadedReference(program.module(), examples, path.stem, said, program)
+    return LoadedReference(module, examples, path.stem, said, program)

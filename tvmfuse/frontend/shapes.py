@@ -72,6 +72,29 @@ def make_inputs(
     return tuple(made)
 
 
+def replaced(
+    inputs: tuple[Any, ...], shapes: list[Wanted], batch: int | None, seed: int
+) -> tuple[Any, ...]:
+    """Example inputs with a drawn tensor in the place of each of their tensors.
+
+    Raises
+    ------
+    OptionError
+        There are more or fewer shapes than tensors.
+    """
+    leaves, tree = pytree.tree_flatten(inputs)
+    places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    if len(places) != len(shapes):
+        raise OptionError(
+            f"--shape names {len(shapes)} tensors, the model takes {len(places)}, some by keyword: "
+            "give a shape for each, in the order of the parameters of forward"
+        )
+    drawn = make_inputs(shapes, batch, seed, like=inputs)
+    for place, tensor in zip(places, drawn, strict=True):
+        leaves[place] = tensor
+    return pytree.tree_unflatten(leaves, tree)
+
+
 def rebatch(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
     """Repeat or cut the rows of example inputs to ``batch``; values stay legal ones.
 

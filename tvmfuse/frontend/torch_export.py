@@ -20,6 +20,7 @@ from tvmfuse.frontend.converters import converters
 from tvmfuse.frontend.converters.products import OTHER_TYPES
 from tvmfuse.frontend.decompositions import decompositions
 from tvmfuse.frontend.fx_normalize import normalize
+from tvmfuse.frontend.keywords import apart
 from tvmfuse.frontend.known_faults import reason_to_refuse
 from tvmfuse.frontend.locate import node_location, onnx_node, user_frame
 from tvmfuse.frontend.states import take_states
@@ -50,13 +51,15 @@ def export_program(module: torch.nn.Module, example_inputs: tuple[Any, ...]) -> 
         The module is in training mode, an input requires gradients, the module fails on its
         inputs, or does not export; the message says where in the user's code.
     """
+    whole, given = module, example_inputs
+    module, args, kwargs = apart(module, example_inputs)
     training = [name or "the model" for name, part in module.named_modules() if part.training]
     if training:
         raise ImportModelError(
             f"the model is in training mode ({training[0]}): dropout and batch norm would not "
             "behave as in inference; call model.eval() first"
         )
-    for path, leaf in pytree.tree_leaves_with_path(example_inputs):
+    for path, leaf in pytree.tree_leaves_with_path((*args, kwargs) if kwargs else args):
         if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
             raise ImportModelError(
                 f"the example input {pytree.keystr(path)} requires gradients: a compiled model is "
@@ -65,9 +68,9 @@ def export_program(module: torch.nn.Module, example_inputs: tuple[Any, ...]) -> 
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.export.export(module, example_inputs, strict=False)
+            return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:
-        raise _export_error(module, example_inputs, error) from error
+        raise _export_error(whole, given, error) from error
 
 
 def _export_error(

@@ -13,6 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from tvmfuse.errors import ImportModelError
+from tvmfuse.frontend.keywords import ByKeyword
 from tvmfuse.signature import Signature, TensorSpec
 
 UNKNOWN = -1  # an extent that depends on values
@@ -32,25 +33,36 @@ def signature_of(program: Any, parameters: tuple[str, ...]) -> Signature:
     Raises
     ------
     ImportModelError
-        A container or a constant has no plain form, or keyword inputs were exported.
+        A container or a constant has no plain form.
     """
     call = program.call_spec
     arguments, keywords = call.in_spec.children()
-    if keywords.num_leaves:
-        raise ImportModelError("the program takes keyword inputs; export with positional ones")
+    by_name = keyword_names(program)
+    count = len(arguments.children())
+    parameters = tuple(_called(parameters, position) for position in range(count)) + by_name
     values = {n.name: n.meta.get("val") for n in program.graph.nodes}
     graph = program.graph_signature
     sources = [s.arg for s in graph.input_specs if s.kind is InputKind.USER_INPUT]
     sinks = [s.arg for s in graph.output_specs if s.kind is OutputKind.USER_OUTPUT]
-    names = list(_leaf_names(arguments, parameters))
+    given = [*arguments.children(), *keywords.children()]
+    names = [n for spec, name in zip(given, parameters, strict=True) for n in _names(spec, name)]
     inputs = _specs(sources, values, names)
     outputs = _specs(sinks, values, None)
+    leaves = _leaves(sources)
     return Signature(
         inputs,
         outputs,
-        _tree(arguments, _leaves(sources)),
+        {"tuple": [_tree(spec, leaves) for spec in given]},
         _tree(call.out_spec, _leaves(sinks)),
+        parameters,
+        len(by_name),
     )
+
+
+def keyword_names(program: Any) -> tuple[str, ...]:
+    """Names of the keyword arguments of an exported program, in its own order."""
+    _, keywords = program.call_spec.in_spec.children()
+    return tuple(map(str, keywords.context or ()))
 
 
 def forward_parameters(module: torch.nn.Module) -> tuple[str, ...]:
@@ -58,6 +70,8 @@ def forward_parameters(module: torch.nn.Module) -> tuple[str, ...]:
 
     A wrapper that takes any arguments says their names in ``parameter_names``.
     """
+    if isinstance(module, ByKeyword):
+        return forward_parameters(module.module)
     named = getattr(module, "parameter_names", None)
     if named is not None:
         return tuple(named)
@@ -150,14 +164,11 @@ def _keys(spec: pytree.TreeSpec) -> list[Any]:
     return list(context) if isinstance(context, (list, tuple)) else [context]
 
 
-def _leaf_names(spec: pytree.TreeSpec, parameters: tuple[str, ...]) -> Iterator[str]:
-    children = spec.children()
-    for position, child in enumerate(children):
-        name = parameters[position] if position < len(parameters) else f"input_{position}"
-        yield from _walk_names(child, name)
+def _called(parameters: tuple[str, ...], position: int) -> str:
+    return parameters[position] if position < len(parameters) else f"input_{position}"
 
 
-def _walk_names(spec: pytree.TreeSpec, name: str) -> Iterator[str]:
+def _names(spec: pytree.TreeSpec, name: str) -> Iterator[str]:
     if spec.is_leaf():
         yield name
         return
@@ -165,4 +176,4 @@ def _walk_names(spec: pytree.TreeSpec, name: str) -> Iterator[str]:
     plain = spec.type is list or spec.type is tuple
     keys = range(len(children)) if plain else _keys(spec)
     for key, child in zip(keys, children, strict=True):
-        yield from _walk_names(child, f"{name}_{key}")
+        yield from _names(child, f"{name}_{key}")

@@ -39,6 +39,17 @@ class Marshal:
         self._inputs = [_Input(ffi, self.retype, spec) for spec in signature.inputs]
         self._bfloat16_out = [spec.dtype == "bfloat16" for spec in signature.outputs]
 
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments of a call by position; raises InputError where they do not fit."""
+        try:
+            return self._signature.bind(args, kwargs)
+        except ValueError as error:
+            raise self._wrong(error) from None
+
+    def _wrong(self, error: ValueError) -> InputError:
+        given = ", ".join(str(spec) for spec in self._signature.inputs)
+        return InputError(f"wrong arguments: {error}; the signature is ({given})")
+
     def tensors(self, args: tuple[Any, ...]) -> tuple[list[Any], Any]:
         """Return the flat TVM tensors of a call, and the torch module if torch tensors came.
 
@@ -50,9 +61,8 @@ class Marshal:
         try:
             leaves = flatten(self._signature.input_tree, args)
         except ValueError as error:
-            given = ", ".join(str(spec) for spec in self._signature.inputs)
-            raise InputError(f"wrong arguments: {error}; the signature is ({given})") from None
-        _check_constants(self._signature.input_tree, args)
+            raise self._wrong(error) from None
+        _check_constants(self._signature, args)
         torch = sys.modules.get("torch")
         seen = None
         flat = []
@@ -229,18 +239,23 @@ def _describe(dtype: Any, shape: Any) -> str:
     return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
-def _check_constants(tree: dict[str, Any], value: Any, path: tuple[Any, ...] = ()) -> None:
+def _check_constants(signature: Signature, args: tuple[Any, ...]) -> None:
     """Compare the arguments that were fixed when the model was compiled."""
+    names = dict(enumerate(signature.parameters))
+    for position, tree, value in parts_of(signature.input_tree, args):
+        _check_constant(tree, value, repr(names.get(position, f"[{position}]")))
+
+
+def _check_constant(tree: dict[str, Any], value: Any, where: str) -> None:
     if "const" in tree:
         constant = tree["const"]
         if type(value) is not type(constant) or value != constant:
-            where = "".join(f"[{key!r}]" for key in path)
             raise InputError(
                 f"argument {where}: the model was compiled for {constant!r}, got {value!r}; "
                 "pass the same value, or compile again for the new one"
             )
     for key, sub, part in parts_of(tree, value):
-        _check_constants(sub, part, (*path, key))
+        _check_constant(sub, part, f"{where}[{key!r}]")
 
 
 def bfloat16_dtype() -> np.dtype:

@@ -70,15 +70,16 @@ class LoadedModel:
         """Threads that each kernel of this model uses."""
         return self._threads.count
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model.
 
         Parameters
         ----------
-        args
-            The positional arguments of the original module: NumPy arrays, torch tensors or other
-            CPU tensors with DLPack. Contiguous memory at a multiple of 64 bytes is used as it
-            is, everything else is copied once.
+        args, kwargs
+            The arguments of the original module: NumPy arrays, torch tensors or other CPU tensors
+            with DLPack. Contiguous memory at a multiple of 64 bytes is used as it is, everything
+            else is copied once. What the model was compiled with by keyword is passed by keyword,
+            everything else by position or by keyword.
 
         Returns
         -------
@@ -91,7 +92,7 @@ class LoadedModel:
         InputError
             An argument has the wrong type, dtype, shape or structure.
         """
-        return self._threads.run(self._run, args)
+        return self._threads.run(self._run, self._marshal.bind(args, kwargs))
 
     @property
     def states(self) -> dict[str, np.ndarray]:
@@ -108,7 +109,7 @@ class LoadedModel:
         Parameters
         ----------
         args
-            As for a call.
+            All arguments in the order of the signature's tree.
         see
             Called behind each kernel with its number, its name, and its tensors, the output
             last; they are only valid until it returns.
@@ -133,7 +134,7 @@ class LoadedModel:
 
         self._machine["set_instrument"](self._ffi.convert(instrument))
         try:
-            result = self(*args)
+            result = self._threads.run(self._run, args)
         finally:
             self._machine["set_instrument"](None)
             self._states = before

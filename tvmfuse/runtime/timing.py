@@ -71,14 +71,15 @@ def measure(model: LoadedModel, seconds: float) -> dict[str, Any]:
     """Call ``model`` on random inputs for about ``seconds`` and report milliseconds a call."""
     generator = np.random.default_rng(0)
     leaves = [random_input(spec, generator) for spec in model.signature.inputs]
-    arguments = unflatten(model.signature.input_tree, leaves)
+    inputs = unflatten(model.signature.input_tree, leaves)
+    args, kwargs = model.signature.apart(inputs)
     for _ in range(_WARM_UP_CALLS):
-        model(*arguments)
+        model(*args, **kwargs)
     times_ms: list[float] = []
     begin = time.perf_counter()
     while len(times_ms) < 5 or time.perf_counter() - begin < seconds:
         start = time.perf_counter()
-        model(*arguments)
+        model(*args, **kwargs)
         times_ms.append((time.perf_counter() - start) * 1e3)
     ordered = sorted(times_ms)
     return {

@@ -4,7 +4,8 @@
 and returns a number: ``outputs`` holds the model's answer to each batch, ``data`` what came with
 that batch (labels, say). ``--data`` names the batches: ``package.module:callable`` returns an
 iterable of pairs ``(inputs, data)``, or ``FILE.pt`` holds a list of them; ``inputs`` is the tuple
-of the model's arguments, or the only one.
+of the model's arguments, or the only one; arguments that the model takes by keyword come last, in
+the order of the parameters of its ``forward``.
 """
 
 from __future__ import annotations

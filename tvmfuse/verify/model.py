@@ -77,13 +77,12 @@ def check_model(
 
 
 def from_the_start(model: Callable[..., Any], workload: Workload) -> Callable[..., Any]:
-    """The model, called from its initial state every time."""
-    if not workload.states:
-        return model
+    """The model, called from its initial state every time, with all arguments by position."""
 
     def call(*inputs: Any) -> Any:
-        model.reset()  # type: ignore[attr-defined]
-        return model(*inputs)
+        if workload.states:
+            model.reset()  # type: ignore[attr-defined]
+        return workload.signature.call(model, inputs)
 
     return call
 
@@ -95,7 +94,8 @@ def _sequence(model: Any, workload: Workload, seed: int) -> Comparison:
     with torch.no_grad():
         outputs, states = eager_sequence(workload, inputs)
     model.reset()
-    got = [flatten(workload.signature.output_tree, model(*copies(i))) for i in inputs]
+    signature = workload.signature
+    got = [flatten(signature.output_tree, signature.call(model, copies(i))) for i in inputs]
     want = [leaf for call in outputs for leaf in call] + states
     have = [as_tensor(leaf) for call in got for leaf in call]
     have += [as_tensor(model.states[state.name]) for state in workload.states]
