@@ -110,7 +110,7 @@ def test_the_next_run_takes_the_verdict_without_measuring(lowered, open_log):
     with open_log(write=False) as log:
         found = settle(lowered, HARDWARE, RULES, log)
     assert ops(found) == [("conv2d",), ("relu",)]
-    assert found.measured == 0 and len(found.verdicts) == 2
+    assert found.measured == 0 and len(found.verdicts) == 3  # add and relu alone lose too
     assert ops(settle(lowered, HARDWARE, RULES)) == WHOLE  # without the log: estimates alone
 
 
@@ -177,8 +177,10 @@ def test_seven_products_forced_into_one_kernel_are_caught(tmp_path, monkeypatch,
         assert lost["spills"] > 4 * lost["parts_spills"]
         assert lost["intermediate_bytes"] == 6 * 48 * width * 4
         assert report["kernels"]["after"] > 1 and report["verify"]["passed"]
-        (refusal,) = [r for r in report["refused"] if r["reason"] == lost["said"]]
-        assert refusal["rule"] == "dense(dense(x, w))"
+        pair = next(v for v in report["verdicts"] if v["parts"] == 2)  # all of them lose
+        assert ("dense(dense(x, w))", pair["said"]) in {
+            (r["rule"], r["reason"]) for r in report["refused"]
+        }
         monkeypatch.setattr("tvmfuse.settle.compare", None)  # nothing is measured from here on
         again = api.run(options(0), Progress(silent))
     assert again["kernels"] == report["kernels"] and again["verdicts"] == report["verdicts"]

@@ -43,7 +43,8 @@ class Settled:
     plan, fused, groups
         As the planner and the passes make them.
     verdicts
-        For each group that was measured, in this run or before, its last member and the verdict.
+        For each distinct group that was measured, in this run or before, the last member of the
+        first one and the verdict.
     measured
         How many of them were measured in this run.
     open
@@ -132,7 +133,7 @@ class _Settler:
     def run(self) -> Settled:
         """Plan until nothing more is split."""
         split: dict[frozenset[str], str] = {}
-        told: dict[tuple[str, ...], tuple[str, FusionVerdict]] = {}
+        told: dict[str, tuple[str, FusionVerdict]] = {}  # by key: equal groups are told once
         while True:
             rules = self._rules
             plan = make_plan(
@@ -142,7 +143,7 @@ class _Settler:
             groups = group_kernels(fused.module, self._hardware)
             found = dict(self._verdicts(plan, fused, groups))
             for group, verdict in found.items():
-                told[group.members] = (group.members[-1], verdict)
+                told.setdefault(verdict.group, (group.members[-1], verdict))
                 if not verdict.fused:
                     split[frozenset(group.members)] = verdict.said
             if all(verdict.fused for verdict in found.values()):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import fused_vs_unfused
 from fused_vs_unfused import group_table, line

@@ -241,9 +241,9 @@ def _describe(dtype: Any, shape: Any) -> str:
 
 def _check_constants(signature: Signature, args: tuple[Any, ...]) -> None:
     """Compare the arguments that were fixed when the model was compiled."""
-    names = dict(enumerate(signature.parameters))
+    names = dict(enumerate(map(repr, signature.parameters)))
     for position, tree, value in parts_of(signature.input_tree, args):
-        _check_constant(tree, value, repr(names.get(position, f"[{position}]")))
+        _check_constant(tree, value, names.get(position, f"[{position}]"))
 
 
 def _check_constant(tree: dict[str, Any], value: Any, where: str) -> None:

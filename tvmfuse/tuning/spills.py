@@ -11,7 +11,8 @@ from tvmfuse.hardware.record import Hardware
 
 # The widest registers only: narrower ones also carry a kernel's arguments over the stack.
 _STORES = (
-    (32, r"^\s*v?mov\w+\s+%[yz]mm\d+,\s*-?\w*\(%r[sb]p\b"),
+    (64, r"^\s*v?mov\w+\s+%zmm\d+,\s*-?\w*\(%r[sb]p\b"),
+    (32, r"^\s*v?mov\w+\s+%ymm\d+,\s*-?\w*\(%r[sb]p\b"),
     (16, r"^\s*v?mov\w+\s+%xmm\d+,\s*-?\w*\(%r[sb]p\b|^\s*st[rp]\s+q\d+,.*\[(?:sp|x29)\b"),
 )
 
