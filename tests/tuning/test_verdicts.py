@@ -13,7 +13,7 @@ from tvmfuse.tuning.chain import Chain, Link, Packing, Runner
 from tvmfuse.tuning.measure import Failure, LocalMeasurer, Measured
 from tvmfuse.tuning.spills import count_spills
 from tvmfuse.tuning.task import as_main
-from tvmfuse.tuning.verdicts import FIRST_ROUNDS, ROUNDS, compare
+from tvmfuse.tuning.verdicts import FIRST_ROUNDS, MORE_ROUNDS, ROUNDS, compare
 
 HARDWARE = resolve_target("llvm", 1)
 CHAIN = Chain((), HARDWARE)
@@ -55,6 +55,7 @@ def compared(fused, parts, grey=False):
         ([0.98], [1.0], False, True, True),  # not under 0.97
         ([1.02], [1.0], False, True, True),  # within the margin: fused needs less memory
         ([1.05], [1.0], False, False, True),
+        ([1.0], [0.9, 1.0], False, True, True),  # one lucky round of the parts
         ([5.00, 5.0, 0.5], [1.0], False, True, True),  # something else took its time at first
     ],
 )
@@ -73,6 +74,19 @@ def test_both_are_measured_in_turns():
 
     compare(Watching([1.0], [1.0]), "key", "definition", "fused", CHAIN, None, False)
     assert order == [[False, True] * FIRST_ROUNDS, [False, True] * ROUNDS]
+
+
+def test_before_a_split_it_is_measured_more_often():
+    calls = []
+
+    class Counting(Scripted):
+        def measure(self, key, modules, best_s=None):
+            calls.append(len(modules) // 2)
+            return super().measure(key, modules, best_s)
+
+    found = compare(Counting([1.1], [1.0]), "key", "definition", "fused", CHAIN, None, False)
+    assert not found.pays and found.ratio == pytest.approx(1.1)
+    assert calls == [FIRST_ROUNDS, ROUNDS, MORE_ROUNDS]
 
 
 def test_a_kernel_that_fails_does_not_pay_and_parts_that_fail_say_nothing():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ from tvmfuse.tuning.chain import Chain
 from tvmfuse.tuning.measure import Failure, Measured, Measurer, Result
 
 CLEAR = 0.97  # a fused kernel below this part of its parts' time is not measured again
-FIRST_ROUNDS, ROUNDS = 2, 4
+FIRST_ROUNDS, ROUNDS, MORE_ROUNDS = 2, 4, 10
 
 
 @dataclass(frozen=True)
@@ -26,18 +28,21 @@ class Compared:
         Seconds of all parts, one behind the other.
     close
         Whether a short look at each was not enough.
+    ratio
+        Fused by parts, the median of the rounds.
     """
 
     fused: float | Failure
     parts_s: float
     close: bool
+    ratio: float = 0.0
 
     @property
     def pays(self) -> bool:
         """Whether it stays fused: within the margin it does, because it needs less memory."""
         if isinstance(self.fused, Failure):
             return False
-        return self.fused <= (1.0 + MARGIN) * self.parts_s
+        return min(self.fused / self.parts_s, self.ratio) <= 1.0 + MARGIN
 
 
 def compare(
@@ -72,28 +77,50 @@ def compare(
         The latter when the parts cannot be measured: then nothing is known.
     """
     measurer.register(key, definition, tolerance)
-    one, other = _in_turns(measurer, key, fused, parts, FIRST_ROUNDS)
-    if isinstance(other, Failure):
-        return other
-    if isinstance(one, Failure):
-        return Compared(one, other, close=False)
-    if not grey and one <= CLEAR * other:
-        return Compared(one, other, close=False)
-    one_again, other_again = _in_turns(measurer, key, fused, parts, ROUNDS)
-    if isinstance(one_again, Failure):  # it ran a moment ago: nothing is known
-        return one_again
-    if isinstance(other_again, Failure):
-        return other_again
-    return Compared(min(one, one_again), min(other, other_again), close=True)
+    seen: list[tuple[float, float]] = []
+    for rounds in (FIRST_ROUNDS, ROUNDS, MORE_ROUNDS):
+        found = _in_turns(measurer, key, fused, parts, rounds)
+        if isinstance(found.parts, Failure):
+            return found.parts
+        if isinstance(found.fused, Failure):  # if it ran a moment ago, nothing is known
+            return found.fused if seen else Compared(found.fused, found.parts, close=False)
+        seen += found.pairs
+        result = _judged(seen)
+        if rounds == FIRST_ROUNDS:
+            if not grey and result.fused <= CLEAR * result.parts_s:  # type: ignore[operator]
+                return dataclasses.replace(result, close=False)
+        elif result.pays:
+            return result
+    return result
 
 
-def _in_turns(
-    measurer: Measurer, key: str, fused: Any, parts: Chain, rounds: int
-) -> tuple[float | Failure, float | Failure]:
-    """The best of some rounds for each of both: whatever else the machine does only adds time."""
+@dataclass(frozen=True)
+class _Turns:
+    """The best of some rounds for each of both, and what each round gave."""
+
+    fused: float | Failure
+    parts: float | Failure
+    pairs: list[tuple[float, float]]
+
+
+def _in_turns(measurer: Measurer, key: str, fused: Any, parts: Chain, rounds: int) -> _Turns:
     found = dict(measurer.measure(key, [fused, parts] * rounds))
     results = [found[i] for i in range(2 * rounds)]
-    return _best(results[::2]), _best(results[1::2])
+    one, other = _best(results[::2]), _best(results[1::2])
+    failed = isinstance(one, Failure) or isinstance(other, Failure)
+    times = [] if failed else [r.seconds for r in results if isinstance(r, Measured)]
+    return _Turns(one, other, list(zip(times[::2], times[1::2], strict=True)))
+
+
+def _judged(pairs: Sequence[tuple[float, float]]) -> Compared:
+    """Whatever else the machine does only adds time, so the best of each counts.
+
+    One disturbance of all rounds of one side would still decide: the ratios of the rounds, each
+    measured within a moment, must say so too.
+    """
+    one, other = (min(times) for times in zip(*pairs, strict=True))
+    ratio = statistics.median(fused / parts for fused, parts in pairs)
+    return Compared(one, other, close=True, ratio=ratio)
 
 
 def _best(results: Sequence[Result]) -> float | Failure:
