@@ -74,7 +74,7 @@ def fired(name: str) -> tuple[str, dict[str, int], str]:
     plan = make_plan(lowered, hardware)
     counts = Counter(step for group in plan.groups for step in group.steps)
     counts.update(merge.rule.name for merge in merges.chosen)
-    counts.update({rule.name: len(plan.in_place) for rule in DIAGONAL if plan.in_place})
+    counts.update({rule.name: rule.fired(plan) for rule in DIAGONAL if rule.fired(plan)})
     return name, dict(counts), ""
 
 

@@ -20,6 +20,7 @@ from tvmfuse.graph import bindings, op_name
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.footprint import Footprint, footprint
 from tvmfuse.passes.lift_weights import lift_weights
+from tvmfuse.passes.overwrite import overwrite
 from tvmfuse.passes.pipeline import to_executable_form
 from tvmfuse.passes.specialize import GroupKernel, specialize
 from tvmfuse.passes.write_in_place import write_in_place
@@ -126,6 +127,7 @@ def build(
         fused.module, groups, lambda g: (choices[g.name].variant, choices[g.name].kernel)
     )
     module = write_in_place(_schedule_rest(module, choices, hardware), fused.in_place)
+    module = overwrite(module, fused.overwritten)
     layers = tuple(_layers(module, fused.origins))
     module, weights = lift_weights(module)
     kernels = sum(isinstance(f, PrimFunc) for f in module.functions.values())

@@ -52,7 +52,7 @@ FIRES = {
 def test_it_fires(name):
     function, count, parts = FIRES[name]
     plan = plan_of(function)
-    assert len(plan.in_place) >= count and plan.counts()["diagonal"] == len(plan.in_place)
+    assert len(plan.in_place) >= count and plan.counts()["diagonal"] >= len(plan.in_place)
     assert len(plan.in_place[-1].parts) == parts
     owners = {g.members[-1] for g in plan.groups}
     assert {p for place in plan.in_place for p in (place.name, *place.parts)} <= owners

@@ -10,7 +10,7 @@ from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.merging import Merges
 from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.rules import RULES
-from tvmfuse.fusion.rules.diagonal import ConcatInPlace
+from tvmfuse.fusion.rules.diagonal import DIAGONAL
 from tvmfuse.fusion.rules.selection import RuleSet
 from tvmfuse.fusion.rules.vertical import PROLOGUE, VerticalRule
 
@@ -48,10 +48,10 @@ def why(
     if isinstance(rule, VerticalRule):
         fired = sum(group.steps.count(name) for group in plan.groups)
         stopped = _stopped(rule, rules, plan, graph)
-    elif isinstance(rule, ConcatInPlace):
-        fired = len(plan.in_place)
+    elif rule in DIAGONAL:
+        fired = rule.fired(plan)
         off = rule not in rules.diagonal
-        stopped = "the rule is switched off" if off else "the model concatenates nothing"
+        stopped = "the rule is switched off" if off else f"the model has no {rule.wanted}"
     else:
         fired = sum(merge.rule.name == name for merge in merges.chosen)
         near = merges.nearest.get(name)

@@ -1,4 +1,4 @@
-"""What a plan is made of: groups, concatenations in place, and refusals."""
+"""What a plan is made of: groups, what is written in place, and refusals."""
 
 from __future__ import annotations
 
@@ -71,3 +71,19 @@ class InPlace:
     name: str
     parts: tuple[str, ...]
     axis: int
+
+
+@dataclass(frozen=True)
+class Overwritten:
+    """A group whose result takes the place of an operand.
+
+    Parameters
+    ----------
+    name
+        The group.
+    operand
+        The result of another group, which is not read any more.
+    """
+
+    name: str
+    operand: str

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from tvmfuse.errors import BuildError
 from tvmfuse.fusion.feasibility import MatrixRow, assess
-from tvmfuse.fusion.group import Group, InPlace, Refusal
+from tvmfuse.fusion.group import Group, InPlace, Overwritten, Refusal
 from tvmfuse.fusion.grow import Grower
 from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.plan import Plan
-from tvmfuse.fusion.rules.diagonal import DIAGONAL, ConcatInPlace
+from tvmfuse.fusion.rules.diagonal import DIAGONAL, DiagonalRule
 from tvmfuse.fusion.rules.vertical import VERTICAL, VerticalRule
 from tvmfuse.hardware import Hardware
 from tvmfuse.hardware.limits import limits_of
@@ -22,7 +22,7 @@ def make_plan(
     hardware: Hardware,
     rules: Iterable[VerticalRule] = VERTICAL,
     off: Iterable[VerticalRule] = (),
-    diagonal: Iterable[ConcatInPlace] = DIAGONAL,
+    diagonal: Iterable[DiagonalRule] = DIAGONAL,
     split: Mapping[frozenset[str], str] | None = None,
 ) -> Plan:
     """Group the kernels of a lowered workload.
@@ -66,12 +66,15 @@ def make_plan(
         if rule and grown.work is not None:
             matrix.append(MatrixRow(members[-1], ops, grown.work, assess(grown.work, limits)))
     refused = [Refusal(s.rule, s.verdict.reason, s.verdict.culprit) for s in grower.stopped]
-    in_place: tuple[InPlace, ...] = ()
+    moves: list[InPlace | Overwritten] = []
     for diagonal_rule in diagonal:
-        found, copied = diagonal_rule.find(graph, groups)
-        in_place += found
-        refused += copied
-    plan = Plan(tuple(groups), tuple(refused), in_place, tuple(matrix))
+        found, apart = diagonal_rule.find(graph, groups)
+        moves += found
+        refused += apart
+    in_place = tuple(m for m in moves if isinstance(m, InPlace))
+    beside = {name for place in in_place for name in (place.name, *place.parts)}
+    over = tuple(m for m in moves if isinstance(m, Overwritten) and m.name not in beside)
+    plan = Plan(tuple(groups), tuple(refused), in_place, over, tuple(matrix))
     check_partition(graph, plan)
     return plan
 

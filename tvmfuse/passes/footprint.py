@@ -6,14 +6,13 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax
 from tvm.ir import GlobalVar
 from tvm.tirx import IntImm
 
 from tvmfuse.errors import BuildError
-from tvmfuse.passes.relax_tools import bindings, dtype_of, ints, op_name, shape_of
+from tvmfuse.passes.relax_tools import bindings, dtype_of, ints, item_bytes, op_name, shape_of
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class _Walk:
             self.memory_bytes += math.prod(_extents(call.args[0], variable))
         elif op == "relax.vm.alloc_tensor":
             items = math.prod(_extents(call.args[2], variable))
-            self.tensors[variable] = items * _item_bytes(dtype_of(variable))
+            self.tensors[variable] = items * item_bytes(dtype_of(variable))
         elif isinstance(call.op, relax.ExternFunc):
             self._packed(variable, str(call.op.global_symbol), call.args)
         elif isinstance(call.op, GlobalVar):
@@ -147,8 +146,4 @@ def _bytes_of(expr: Any) -> int:
     shape = shape_of(expr)
     if shape is None:
         raise BuildError(f"the size of {expr.name} is only known when it runs")
-    return math.prod(shape) * _item_bytes(dtype_of(expr))
-
-
-def _item_bytes(dtype: str) -> int:
-    return {"bfloat16": 2, "bool": 1}.get(dtype) or np.dtype(dtype).itemsize
+    return math.prod(shape) * item_bytes(dtype_of(expr))

@@ -31,6 +31,7 @@ from tvmfuse.passes.lower_batch_matmul import LowerBatchMatmul
 from tvmfuse.passes.merge import apply_merges
 from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.origins import settled
+from tvmfuse.passes.plan_memory import PlanMemory
 from tvmfuse.passes.simplify import Simplify
 from tvmfuse.passes.sink_reshapes import SinkReshapes
 from tvmfuse.passes.split_sums import SplitSums
@@ -166,7 +167,9 @@ def fuse(workload: Workload, plan: Plan) -> Workload:
     """
     module = group_bindings(workload.module, plan)
     check_fused(workload.module, module, plan)
-    return dataclasses.replace(workload, module=module, in_place=plan.in_place)
+    return dataclasses.replace(
+        workload, module=module, in_place=plan.in_place, overwritten=plan.overwritten
+    )
 
 
 def to_executable_form(mod: tvm.IRModule) -> tvm.IRModule:
@@ -178,7 +181,7 @@ def to_executable_form(mod: tvm.IRModule) -> tvm.IRModule:
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
-        relax.transform.StaticPlanBlockMemory(),
+        PlanMemory(),
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),
         relax.transform.LowerRuntimeBuiltin(),

@@ -12,8 +12,8 @@ from tvm.ir import GenericConst, Op
 from tvmfuse.graph import array_of, bindings, dtype_of, ints, op_name, shape_of
 
 __all__ = [
-    "MOVED", "array_of", "bindings", "constant", "count_uses", "dtype_of", "ints", "op_name",
-    "shape_of", "stock", "value_behind", "with_leaves", "with_variables",
+    "MOVED", "array_of", "bindings", "constant", "count_uses", "dtype_of", "ints",
+    "item_bytes", "op_name", "shape_of", "stock", "value_behind", "with_leaves", "with_variables",
 ]  # fmt: skip
 
 
@@ -24,6 +24,11 @@ MOVED = "__moved"
 def constant(values: np.ndarray) -> GenericConst:
     """A constant with C-contiguous ``values``."""
     return relax.const(np.ascontiguousarray(values), str(values.dtype))
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one element."""
+    return {"bfloat16": 2, "bool": 1}.get(dtype) or np.dtype(dtype).itemsize
 
 
 def value_behind(expr: Any, lookup: Callable[[relax.Var], Any]) -> Any:

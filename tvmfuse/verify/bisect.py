@@ -129,8 +129,7 @@ def _steps(workload: Workload, hardware: Hardware, rules: RuleSet) -> list[Step]
     used = {m.rule.name for m in merges.chosen}
     used |= {name for group in plan.groups for name in group.steps}
     fired = [r.name for r in (*rules.merging, *rules.vertical) if r.name in used]
-    if plan.in_place:
-        fired += [r.name for r in rules.diagonal]
+    fired += [r.name for r in rules.diagonal if r.fired(plan)]
     steps += [Step("rule", name) for name in dict.fromkeys(fired)]
     return [*steps, Step("algorithm", _INEXACT)]
 

@@ -1,4 +1,4 @@
-"""Diagonal rules: results of several kernels written where a later one would have copied them.
+"""Diagonal rules: results written where they are wanted, instead of being copied there.
 
 A concatenation disappears when each of its parts is made by a kernel that nobody else reads: the
 kernels write side by side into one buffer.
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from tvm import relax
 
 from tvmfuse.fusion.group import Group, InPlace, Refusal
+from tvmfuse.fusion.rules.overwrite import Overwrite
 from tvmfuse.graph import shape_of
 from tvmfuse.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:  # it needs this package's words for anchors
     from tvmfuse.fusion.kernels import KernelGraph
+    from tvmfuse.fusion.plan import Plan
 
 CONCAT_IN_PLACE = "concat(f(x), g(y), …) without a copy"
 
@@ -40,6 +42,12 @@ class ConcatInPlace:
 
     name = CONCAT_IN_PLACE
     category = "diagonal"
+    wanted = "concatenation"
+
+    @staticmethod
+    def fired(plan: Plan) -> int:
+        """How often it did in a plan."""
+        return len(plan.in_place)
 
     def find(
         self, graph: KernelGraph, groups: Iterable[Group]
@@ -114,4 +122,5 @@ def _axis(graph: KernelGraph, name: str) -> int | None:
     return None
 
 
-DIAGONAL = (ConcatInPlace(),)
+DiagonalRule = ConcatInPlace | Overwrite
+DIAGONAL: tuple[DiagonalRule, ...] = (ConcatInPlace(), Overwrite())

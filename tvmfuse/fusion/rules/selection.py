@@ -10,7 +10,7 @@ from typing import Any
 from tvmfuse.errors import UnknownNameError
 from tvmfuse.fusion.group import CATEGORIES
 from tvmfuse.fusion.rules import RULES
-from tvmfuse.fusion.rules.diagonal import DIAGONAL, ConcatInPlace
+from tvmfuse.fusion.rules.diagonal import DIAGONAL, DiagonalRule
 from tvmfuse.fusion.rules.user import load_rules
 from tvmfuse.fusion.rules.vertical import VerticalRule
 
@@ -34,7 +34,7 @@ class RuleSet:
     merging: tuple[Any, ...]
     vertical: tuple[VerticalRule, ...]
     off: tuple[VerticalRule, ...] = ()
-    diagonal: tuple[ConcatInPlace, ...] = ()
+    diagonal: tuple[DiagonalRule, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

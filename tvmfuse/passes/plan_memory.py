@@ -1,0 +1,159 @@
+"""Let tensors that are not alive at the same time share memory.
+
+TVM's own plan takes tensors in the order of the program and gives each the first block that is
+free and near enough in size, so that a small tensor may sit in a large block while the next large
+one gets a new block. Here the largest tensors choose first (greedy by size, Pisarchyk and Lee,
+"Efficient memory management for deep neural net inference", 2020, section 4). Blocks are shared
+whole: kernels take no tensor that begins inside of one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.tirx import IntImm
+
+from tvmfuse.passes.relax_tools import bindings, dtype_of, ints, item_bytes, op_name
+
+_ALLOC = "relax.builtin.alloc_tensor"
+
+
+@dataclass
+class _Tensor:
+    """One allocation of the program: from the binding that makes it to the last that reads it."""
+
+    variable: relax.Var
+    size: int
+    begin: int
+    end: int
+    kept: bool = False  # returned, or handed to what may hold on to it
+
+
+@dataclass
+class _Storage:
+    """One block of memory, and the tensors that lie in it one after the other."""
+
+    size: int
+    tensors: list[_Tensor] = field(default_factory=list)
+
+    def takes(self, new: _Tensor) -> bool:
+        """Whether nobody else is in it while ``new`` is alive."""
+        return all(t.end < new.begin or new.end < t.begin for t in self.tensors)
+
+
+@tvm.transform.module_pass(opt_level=0, name="PlanMemory")
+class PlanMemory:
+    """Give the tensors of ``main`` shared storage; what is returned keeps memory of its own.
+
+    ``main`` must be in destination-passing form (`relax.transform.CallTIRRewrite`), without control
+    flow. Tensors whose size is only known when it runs are left to the run time.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Return the module with its memory planned."""
+        main = mod["main"]
+        storages = _shared([t for t in _Lives(main).tensors if not t.kept])
+        result = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+        result.update_func(result.get_global_var("main"), _rewritten(main, storages))
+        return result
+
+
+class _Lives:
+    """Follows every allocation through views and tuples to its last reader."""
+
+    def __init__(self, main: relax.Function) -> None:
+        self._base: dict[relax.Var, tuple[_Tensor, ...]] = {}
+        self.tensors: list[_Tensor] = []
+        for place, binding in enumerate(bindings(main)):
+            self._see(place, binding.var, binding.value)
+        for tensor in self._of(main.body.body):
+            tensor.kept = True
+
+    def _of(self, expr: Any) -> list[_Tensor]:
+        """The allocations that an expression reads or holds."""
+        found: list[_Tensor] = []
+
+        def visit(part: Any) -> None:
+            if isinstance(part, relax.Var):
+                found.extend(self._base.get(part, ()))
+
+        relax.analysis.post_order_visit(expr, visit)
+        return found
+
+    def _see(self, place: int, variable: relax.Var, value: Any) -> None:
+        size = _static_size(value)
+        if size is not None:
+            tensor = _Tensor(variable, size, place, place)
+            self.tensors.append(tensor)
+            self._base[variable] = (tensor,)
+            return
+        read = self._of(value)
+        for tensor in read:
+            tensor.end = place
+        if _is_kernel(value):
+            return
+        # A view, a tuple, or a function that may hand on what it got.
+        self._base[variable] = tuple(read)
+        if isinstance(value, relax.Call) and op_name(value) != "relax.reshape":
+            for tensor in read:
+                tensor.kept = True
+
+
+def _is_kernel(value: Any) -> bool:
+    """Whether it is a call of a kernel, which returns nothing."""
+    return isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
+
+
+def _static_size(value: Any) -> int | None:
+    """Bytes of an allocation, where it is one and they are known."""
+    if not isinstance(value, relax.Call) or op_name(value) != _ALLOC:
+        return None
+    extents = value.args[0].values
+    if not all(isinstance(extent, (int, IntImm)) for extent in extents):
+        return None
+    return math.prod(ints(extents)) * item_bytes(str(value.args[1].value))
+
+
+def _shared(tensors: list[_Tensor]) -> list[_Storage]:
+    """The largest tensor first, each in the smallest block that is free while it is alive."""
+    storages: list[_Storage] = []
+    for tensor in sorted(tensors, key=lambda t: (-t.size, t.begin)):
+        free = [s for s in storages if s.takes(tensor)]
+        if not free:
+            storages.append(_Storage(tensor.size))
+            free = storages[-1:]
+        min(free, key=lambda s: s.size).tensors.append(tensor)
+    return storages
+
+
+def _rewritten(main: relax.Function, storages: list[_Storage]) -> relax.Function:
+    """``main`` with its allocations in the storages, each of which is made when it is needed."""
+    home = {t.variable: storage for storage in storages for t in storage.tensors}
+    made: dict[int, relax.Var] = {}
+    builder = relax.BlockBuilder()
+    blocks = []
+    for block in main.body.blocks:
+        found: list[Any] = []
+        for binding in block.bindings:
+            storage = home.get(binding.var)
+            if storage is None:
+                found.append(binding)
+                continue
+            if id(storage) not in made:
+                shape = relax.ShapeExpr([max(storage.size, 1)])
+                value = builder.normalize(
+                    relax.op.memory.alloc_storage(shape, 0, "global", "uint8")
+                )
+                made[id(storage)] = relax.Var(f"storage_{len(made)}", value.ty)
+                found.append(relax.VarBinding(made[id(storage)], value))
+            new = relax.op.memory.alloc_tensor(
+                made[id(storage)], 0, binding.value.args[0], dtype_of(binding.var)
+            )
+            found.append(relax.VarBinding(binding.var, new))
+        blocks.append(relax.BindingBlock(found))
+    body = relax.SeqExpr(blocks, main.body.body)
+    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
