@@ -109,6 +109,7 @@ def test_shortcuts_are_written_over_and_the_memory_is_less(kit):
     tensor = 16 * 9 * 9 * 4
     assert without.footprint.memory_bytes - with_it.footprint.memory_bytes >= tensor
     assert with_it.footprint.kernels == without.footprint.kernels
+    assert with_it.footprint.moved_bytes == without.footprint.moved_bytes
 
 
 @pytest.mark.slow

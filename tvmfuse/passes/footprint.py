@@ -12,6 +12,7 @@ from tvm.ir import GlobalVar
 from tvm.tirx import IntImm
 
 from tvmfuse.errors import BuildError
+from tvmfuse.passes.overwrite import OVERWRITES
 from tvmfuse.passes.relax_tools import bindings, dtype_of, ints, item_bytes, op_name, shape_of
 
 
@@ -55,7 +56,7 @@ def footprint(mod: tvm.IRModule) -> Footprint:
     BuildError
         A size is not known before the program runs.
     """
-    walk = _Walk()
+    walk = _Walk(mod)
     main = mod["main"]
     for binding in bindings(main):
         walk.see(binding.var, binding.value)
@@ -63,14 +64,16 @@ def footprint(mod: tvm.IRModule) -> Footprint:
     returned = {walk.base(leaf) for leaf in walk.leaves(body)}
     kept = walk.written - returned
     written = sum(size for tensor, size in walk.tensors.items() if tensor in kept)
+    written += walk.again_bytes
     return Footprint(walk.kernels, written, walk.read_bytes, walk.memory_bytes)
 
 
 class _Walk:
     """Follows the tensors of one program from their allocation through views to the kernels."""
 
-    def __init__(self) -> None:
-        self.kernels = self.read_bytes = self.memory_bytes = 0
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self._overwrite = {gv for gv, f in mod.functions_items() if OVERWRITES in (f.attrs or {})}
+        self.kernels = self.read_bytes = self.memory_bytes = self.again_bytes = 0
         self.tensors: dict[relax.Var, int] = {}  # allocated ones: bytes
         self.written: set[relax.Var] = set()
         self._base: dict[relax.Var, relax.Var] = {}
@@ -115,6 +118,9 @@ class _Walk:
             self._packed(variable, str(call.op.global_symbol), call.args)
         elif isinstance(call.op, GlobalVar):
             self._launch(call.args)
+            if call.op in self._overwrite:
+                self.read_bytes += _bytes_of(call.args[-1])
+                self.again_bytes += _bytes_of(call.args[-1])
 
     def _packed(self, variable: relax.Var, function: str, arguments: Any) -> None:
         if function == "vm.builtin.reshape":

@@ -24,6 +24,7 @@ from tvm.tirx import IntImm, PrimFunc
 from tvmfuse.errors import BuildError
 from tvmfuse.passes.relax_tools import bindings, count_uses, ints, with_variables
 
+OVERWRITES = "tvmfuse.overwrites"  # on a kernel that reads its last parameter before it writes it
 _CALL = "relax.call_tir"
 _DATA_PARALLEL = 0  # IterVar.iter_type
 
@@ -154,7 +155,8 @@ def written_over(kernel: PrimFunc, place: int) -> PrimFunc | None:
     if _mentions(body, operand):
         return None
     rest = [*given[:place], *given[place + 1 :]]
-    return PrimFunc([*rest, result], body, kernel.ret_type, attrs=kernel.attrs)
+    over = PrimFunc([*rest, result], body, kernel.ret_type, attrs=kernel.attrs)
+    return over.with_attr(OVERWRITES, True)
 
 
 def _alike(one: Any, other: Any) -> bool:
