@@ -14,6 +14,7 @@ from tvmfuse.errors import ArtifactError, BuildError
 from tvmfuse.frontend.import_model import import_module
 from tvmfuse.fusion.planner import make_plan
 from tvmfuse.hardware import resolve_target
+from tvmfuse.passes.footprint import Footprint
 from tvmfuse.passes.pipeline import fuse, lower
 from tvmfuse.passes.specialize import group_kernels
 from tvmfuse.runtime import load
@@ -187,7 +188,7 @@ class NoCompiler:
 
 def test_missing_linker_is_told_and_leaves_nothing(tiny, tmp_path):
     workload, _, _ = tiny
-    artifact = build_module.Artifact(NoCompiler(), (), workload, HARDWARE, 0, 0)
+    artifact = build_module.Artifact(NoCompiler(), (), workload, HARDWARE, 0, 0, Footprint(0, 0, 0, 0))
     with pytest.raises(BuildError, match=r"a C\+\+ compiler .* is needed where models are comp"):
         artifact.save(tmp_path / "a", {})
     assert not (tmp_path / "a").exists()
