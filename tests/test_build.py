@@ -188,7 +188,9 @@ class NoCompiler:
 
 def test_missing_linker_is_told_and_leaves_nothing(tiny, tmp_path):
     workload, _, _ = tiny
-    artifact = build_module.Artifact(NoCompiler(), (), workload, HARDWARE, 0, 0, Footprint(0, 0, 0, 0))
+    artifact = build_module.Artifact(
+        NoCompiler(), (), workload, HARDWARE, 0, 0, Footprint(0, 0, 0, 0)
+    )
     with pytest.raises(BuildError, match=r"a C\+\+ compiler .* is needed where models are comp"):
         artifact.save(tmp_path / "a", {})
     assert not (tmp_path / "a").exists()
