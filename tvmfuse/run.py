@@ -367,7 +367,9 @@ class Run:
         choices: dict[str, Choice],
         verified: VerifyReport,
     ) -> dict[str, Any]:
-        distinct = {id(c.kernel): c for c in choices.values()}.values()
+        unwritten = {f"{PREFIX}{place.name}" for place in self.plan.in_place}
+        called = (c for name, c in choices.items() if name not in unwritten)
+        distinct = {id(c.kernel): c for c in called}.values()
         hit = sum(c.origin == "log" for c in distinct)
         return {
             "model": self.workload.name,
