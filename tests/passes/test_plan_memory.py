@@ -2,12 +2,17 @@
 
 import itertools
 
+import pytest
+import torch
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from tvm import relax, te
 
-from tvmfuse.passes.plan_memory import PlanMemory, _shared, _Tensor
+import tvmfuse
+from tvmfuse.passes import plan_memory
+from tvmfuse.passes.plan_memory import PlanMemory, _in_one, _shared, _Tensor
 from tvmfuse.passes.relax_tools import bindings, op_name
 
 
@@ -96,11 +101,59 @@ LIFE = st.tuples(st.integers(1, 9), st.integers(0, 12), st.integers(0, 12))
 def test_nothing_shares_memory_with_what_is_alive(lives):
     tensors = [_Tensor(None, size, min(a, b), max(a, b)) for size, a, b in lives]
     storages = _shared(tensors)
-    assert sorted(id(t) for s in storages for t in s.tensors) == sorted(map(id, tensors))
+    assert sorted(id(t) for s in storages for t, _ in s.tensors) == sorted(map(id, tensors))
     for storage in storages:
-        assert all(t.size <= storage.size for t in storage.tensors)
-        ordered = sorted(storage.tensors, key=lambda t: t.begin)
+        assert all(at == 0 and t.size <= storage.size for t, at in storage.tensors)
+        ordered = sorted((t for t, _ in storage.tensors), key=lambda t: t.begin)
         assert all(a.end < b.begin for a, b in itertools.pairwise(ordered))
     alive = [sum(t.size for t in tensors if t.begin <= now <= t.end) for now in range(13)]
     total = sum(s.size for s in storages)
     assert max(alive, default=0) <= total <= sum(t.size for t in tensors)
+
+
+@settings(deadline=None)
+@given(st.lists(LIFE, max_size=14))
+def test_nothing_overlaps_in_one_block(lives):
+    tensors = [_Tensor(None, 64 * size - 1, min(a, b), max(a, b)) for size, a, b in lives]
+    arena = _in_one(tensors)
+    assert len(arena.tensors) == len(tensors)
+    for tensor, at in arena.tensors:
+        assert at % 64 == 0 and at + tensor.size <= arena.size
+    for (one, at), (other, there) in itertools.combinations(arena.tensors, 2):
+        apart = at + one.size <= there or there + other.size <= at
+        assert apart or not one.meets(other)
+
+
+class Branches(nn.Module):
+    """One large tensor, and then three of half its size at once: two fit where it lay."""
+
+    def __init__(self):
+        super().__init__()
+        self.large = nn.Conv2d(4, 32, 3, padding=1)
+        self.first = nn.Conv2d(32, 16, 3, padding=1)
+        self.convs = nn.ModuleList(nn.Conv2d(16, 16, 3, padding=1) for _ in range(5))
+
+    def forward(self, x):
+        c, d, e, f, g = self.convs
+        y = torch.relu(self.first(torch.relu(self.large(x))))
+        z = torch.relu(c(y))
+        return g(f(e(torch.relu(d(z))) + z) + y)
+
+
+@pytest.mark.slow
+def test_tensors_inside_of_a_block_give_eager_s_numbers(monkeypatch, tmp_path):
+    module, x = Branches().eval(), torch.randn(1, 4, 16, 20)
+
+    def compiled(name):
+        model = tvmfuse.compile(module, (x,), trials=0, threads=2, log_dir=tmp_path / name)
+        for given_x in (x, x.flip(3), x):
+            got = torch.from_dlpack(model(given_x))
+            torch.testing.assert_close(got, module(given_x), rtol=1e-4, atol=1e-5)
+        return model.report["intermediates"]
+
+    whole = compiled("whole")
+    monkeypatch.setattr(plan_memory, "_WORTH_BYTES", 1)
+    inside = compiled("inside")
+    assert inside["memory_bytes"] < whole["memory_bytes"]
+    assert inside["kernels"] == whole["kernels"]
+    assert inside["read_bytes"] == whole["read_bytes"]

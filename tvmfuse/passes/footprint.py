@@ -13,6 +13,7 @@ from tvm.tirx import IntImm
 
 from tvmfuse.errors import BuildError
 from tvmfuse.passes.overwrite import OVERWRITES
+from tvmfuse.passes.plan_memory import ZERO_OFFSET
 from tvmfuse.passes.relax_tools import bindings, dtype_of, ints, item_bytes, op_name, shape_of
 
 
@@ -123,7 +124,7 @@ class _Walk:
                 self.again_bytes += _bytes_of(call.args[-1])
 
     def _packed(self, variable: relax.Var, function: str, arguments: Any) -> None:
-        if function == "vm.builtin.reshape":
+        if function in ("vm.builtin.reshape", ZERO_OFFSET):
             self._base[variable] = self.base(arguments[0])
         elif not function.startswith("vm.builtin."):
             self._launch(arguments)

@@ -3,8 +3,10 @@
 TVM's own plan takes tensors in the order of the program and gives each the first block that is
 free and near enough in size, so that a small tensor may sit in a large block while the next large
 one gets a new block. Here the largest tensors choose first (greedy by size, Pisarchyk and Lee,
-"Efficient memory management for deep neural net inference", 2020, section 4). Blocks are shared
-whole: kernels take no tensor that begins inside of one.
+"Efficient memory management for deep neural net inference", 2020): either each in a block that is
+shared whole (section 4), or at an offset in one block for all of them (section 5). The second needs
+less memory and one more call for each tensor that does not begin the block, about 0.3 us: it is
+taken where it saves at least a mebibyte.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from tvm.tirx import IntImm
 from tvmfuse.passes.relax_tools import bindings, dtype_of, ints, item_bytes, op_name
 
 _ALLOC = "relax.builtin.alloc_tensor"
+ZERO_OFFSET = "vm.builtin.ensure_zero_offset"
+_WORTH_BYTES = 1 << 20
+_ALIGNMENT = 64  # bytes; what TVM's kernels are compiled for
 
 
 @dataclass
@@ -32,17 +37,17 @@ class _Tensor:
     end: int
     kept: bool = False  # returned, or handed to what may hold on to it
 
+    def meets(self, other: _Tensor) -> bool:
+        """Whether both are alive at some moment."""
+        return self.begin <= other.end and other.begin <= self.end
+
 
 @dataclass
 class _Storage:
-    """One block of memory, and the tensors that lie in it one after the other."""
+    """One block of memory, and the tensors in it, each with the byte at which it begins."""
 
     size: int
-    tensors: list[_Tensor] = field(default_factory=list)
-
-    def takes(self, new: _Tensor) -> bool:
-        """Whether nobody else is in it while ``new`` is alive."""
-        return all(t.end < new.begin or new.end < t.begin for t in self.tensors)
+    tensors: list[tuple[_Tensor, int]] = field(default_factory=list)
 
 
 @tvm.transform.module_pass(opt_level=0, name="PlanMemory")
@@ -56,7 +61,10 @@ class PlanMemory:
     def transform_module(self, mod: tvm.IRModule, ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the module with its memory planned."""
         main = mod["main"]
-        storages = _shared([t for t in _Lives(main).tensors if not t.kept])
+        tensors = [t for t in _Lives(main).tensors if not t.kept]
+        storages, arena = _shared(tensors), _in_one(tensors)
+        if sum(s.size for s in storages) - arena.size >= _WORTH_BYTES:
+            storages = [arena]
         result = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
         result.update_func(result.get_global_var("main"), _rewritten(main, storages))
         return result
@@ -122,27 +130,43 @@ def _shared(tensors: list[_Tensor]) -> list[_Storage]:
     """The largest tensor first, each in the smallest block that is free while it is alive."""
     storages: list[_Storage] = []
     for tensor in sorted(tensors, key=lambda t: (-t.size, t.begin)):
-        free = [s for s in storages if s.takes(tensor)]
+        free = [s for s in storages if not any(t.meets(tensor) for t, _ in s.tensors)]
         if not free:
             storages.append(_Storage(tensor.size))
             free = storages[-1:]
-        min(free, key=lambda s: s.size).tensors.append(tensor)
+        min(free, key=lambda s: s.size).tensors.append((tensor, 0))
     return storages
+
+
+def _in_one(tensors: list[_Tensor]) -> _Storage:
+    """The largest tensor first, each in the narrowest gap between those that it meets."""
+    arena = _Storage(0)
+    for tensor in sorted(tensors, key=lambda t: (-t.size, t.begin)):
+        taken = sorted((at, at + t.size) for t, at in arena.tensors if t.meets(tensor))
+        gaps, end = [], 0
+        for begin, behind in taken:
+            gaps.append((begin - end, end))
+            end = max(end, -(-behind // _ALIGNMENT) * _ALIGNMENT)
+        fitting = [(width, at) for width, at in gaps if width >= tensor.size]
+        place = min(fitting)[1] if fitting else end
+        arena.tensors.append((tensor, place))
+        arena.size = max(arena.size, place + tensor.size)
+    return arena
 
 
 def _rewritten(main: relax.Function, storages: list[_Storage]) -> relax.Function:
     """``main`` with its allocations in the storages, each of which is made when it is needed."""
-    home = {t.variable: storage for storage in storages for t in storage.tensors}
+    home = {t.variable: (storage, at) for storage in storages for t, at in storage.tensors}
     made: dict[int, relax.Var] = {}
     builder = relax.BlockBuilder()
     blocks = []
     for block in main.body.blocks:
         found: list[Any] = []
         for binding in block.bindings:
-            storage = home.get(binding.var)
-            if storage is None:
+            if binding.var not in home:
                 found.append(binding)
                 continue
+            storage, at = home[binding.var]
             if id(storage) not in made:
                 shape = relax.ShapeExpr([max(storage.size, 1)])
                 value = builder.normalize(
@@ -151,8 +175,12 @@ def _rewritten(main: relax.Function, storages: list[_Storage]) -> relax.Function
                 made[id(storage)] = relax.Var(f"storage_{len(made)}", value.ty)
                 found.append(relax.VarBinding(made[id(storage)], value))
             new = relax.op.memory.alloc_tensor(
-                made[id(storage)], 0, binding.value.args[0], dtype_of(binding.var)
+                made[id(storage)], at, binding.value.args[0], dtype_of(binding.var)
             )
+            if at:  # kernels take no tensor with an offset: it goes into the pointer
+                inside = relax.Var(f"{binding.var.name}_inside", binding.var.ty)
+                found.append(relax.VarBinding(inside, new))
+                new = relax.Call(relax.ExternFunc(ZERO_OFFSET), [inside], None, [binding.var.ty])
             found.append(relax.VarBinding(binding.var, new))
         blocks.append(relax.BindingBlock(found))
     body = relax.SeqExpr(blocks, main.body.body)
