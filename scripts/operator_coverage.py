@@ -25,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-CHILD = Path(__file__).with_name("coverage_child.py")
+CHILD = Path(__file__).resolve().with_name("coverage_child.py")
 ORDER = ("crashed", "wrong", "refused", "right")  # the worst names the operator
 
 # Not operators of inference, by name: each pattern with its reason.
@@ -167,7 +167,8 @@ def page(results: list[dict[str, Any]], options: argparse.Namespace) -> str:
     ]  # fmt: skip
     for result in results:
         word = verdict(result)
-        message = " ".join(result["messages"].get(word, "").split())[:160].replace("|", "\\|")
+        said = result["messages"].get(word, "").replace(f"{CHILD.parent.parent}/", "")
+        message = " ".join(said.split())[:160].replace("|", "\\|")
         counts = ", ".join(f"{n} {w}" for w, n in result["outcomes"].items())
         lines.append(
             f"| {result['operator']} | {result['dtype']} | {word} | {counts} | {message} |"
