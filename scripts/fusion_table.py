@@ -16,13 +16,12 @@ import json
 import re
 import sys
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from model_coverage import attempt
+from model_coverage import attempt, one_line, version_of
 
 ZOO = (
     "resnet50", "mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0", "inception_v3",
@@ -109,7 +108,9 @@ def shares(result: dict[str, Any]) -> dict[str, float]:
 def _row(result: dict[str, Any]) -> str:
     """One row of the table."""
     if result["outcome"] != "built":
-        return f"| {result['model']} | {result['outcome']}: {_flat(result['message'])} |||||||||||"
+        return (
+            f"| {result['model']} | {result['outcome']}: {one_line(result['message'])} |||||||||||"
+        )
     before, after, share = result["unfused"], result["fused"], shares(result)
     ort = result["onnxruntime"]
     cells = [
@@ -129,14 +130,10 @@ def _fewer(kernels: int, ort: dict[str, Any]) -> str:
     return "yes" if kernels < ort["nodes"] else "no"
 
 
-def _flat(message: str) -> str:
-    return " ".join(message.split())[:200].replace("|", "\\|")
-
-
 def page(results: list[dict[str, Any]]) -> str:
     """The results as a page of documentation."""
     packages = ("torch", "apache-tvm", "onnxruntime", "tvmfuse")
-    versions = ", ".join(f"{p} {_version(p)}" for p in packages)
+    versions = ", ".join(f"{p} {version_of(p)}" for p in packages)
     built = [r for r in results if r["outcome"] == "built"]
     targets = ", ".join(sorted({r["target"] for r in built}))
     lines = [
@@ -162,7 +159,9 @@ def page(results: list[dict[str, Any]]) -> str:
         *(_row(r) for r in results), "", *_summary(built), "",
     ]  # fmt: skip
     failed = [r for r in built if "nodes" not in r["onnxruntime"]]
-    lines += [f"- {r['model']}, ONNX Runtime: {_flat(r['onnxruntime']['failed'])}" for r in failed]
+    lines += [
+        f"- {r['model']}, ONNX Runtime: {one_line(r['onnxruntime']['failed'])}" for r in failed
+    ]
     lines += _categories(built)
     return "\n".join(lines) + "\n"
 
@@ -191,13 +190,6 @@ def _categories(built: list[dict[str, Any]]) -> list[str]:
         counts = " | ".join(str(r["fused"]["fusion"][n]) for n in names)
         lines.append(f"| {r['model']} | {counts} |")
     return lines
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

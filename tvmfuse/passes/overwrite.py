@@ -22,7 +22,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import IntImm, PrimFunc
 
 from tvmfuse.errors import BuildError
-from tvmfuse.passes.relax_tools import bindings, count_uses, ints, with_variables
+from tvmfuse.passes.relax_tools import bindings, count_uses, ints, mentions, with_variables
 
 OVERWRITES = "tvmfuse.overwrites"  # on a kernel that reads its last parameter before it writes it
 _CALL = "relax.call_tir"
@@ -152,7 +152,7 @@ def written_over(kernel: PrimFunc, place: int) -> PrimFunc | None:
         return tirx.BufferRegion(result, list(node.region)) if mine else node
 
     body = tvm_ffi.structural_map(kernel.body, [(TensorLoad, load), (TensorRegion, region)])
-    if _mentions(body, operand):
+    if mentions(body, operand):
         return None
     rest = [*given[:place], *given[place + 1 :]]
     over = PrimFunc([*rest, result], body, kernel.ret_type, attrs=kernel.attrs)
@@ -167,7 +167,7 @@ def _in_one_place(body: Any, operand: Any, result: Any) -> bool:
     """Whether one statement reads the operand and writes the result, once for each element."""
     found = None
     for statement, trips, block in _leaves(body, 1, None):
-        if not _mentions(statement, operand) and not _mentions(statement, result):
+        if not mentions(statement, operand) and not mentions(statement, result):
             continue
         if found is not None or trips is None or block is None:
             return False
@@ -181,7 +181,7 @@ def _in_one_place(body: Any, operand: Any, result: Any) -> bool:
         return False
     if any(int(axis.iter_type) != _DATA_PARALLEL for axis in block.iter_vars):
         return False
-    return not _mentions(store.value, result) and all(
+    return not mentions(store.value, result) and all(
         _same_place(indices, store.indices, result) for indices in _loads(store.value, operand)
     )
 
@@ -230,14 +230,3 @@ def _loads(value: Any, tensor: Any) -> list[list[Any]]:
 
     tvm_ffi.structural_walk(value, [(TensorLoad, see)])
     return found
-
-
-def _mentions(node: Any, tensor: Any) -> bool:
-    found: list[Any] = []
-
-    def see(variable: Any) -> None:
-        if variable.same_as(tensor):
-            found.append(variable)
-
-    tvm_ffi.structural_walk(node, [(tvm.ir.Var, see)])
-    return bool(found)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.ir import GenericConst, Op
 
@@ -13,7 +15,8 @@ from tvmfuse.graph import array_of, bindings, dtype_of, ints, op_name, shape_of
 
 __all__ = [
     "MOVED", "array_of", "bindings", "constant", "count_uses", "dtype_of", "ints",
-    "item_bytes", "op_name", "shape_of", "stock", "value_behind", "with_leaves", "with_variables",
+    "item_bytes", "mentions", "op_name", "shape_of", "stock", "value_behind",
+    "with_leaves", "with_variables",
 ]  # fmt: skip
 
 
@@ -53,6 +56,18 @@ def count_uses(func: relax.Function) -> dict[relax.Var, int]:
         relax.analysis.post_order_visit(binding.value, visit)
     relax.analysis.post_order_visit(func.body.body, visit)
     return uses
+
+
+def mentions(node: Any, variable: Any) -> bool:
+    """Whether a statement or an expression of TIR holds a variable, a buffer among them."""
+    found: list[Any] = []
+
+    def see(other: Any) -> None:
+        if other.same_as(variable):
+            found.append(other)
+
+    tvm_ffi.structural_walk(node, [(tvm.ir.Var, see)])
+    return bool(found)
 
 
 def stock(name: str) -> Any:

@@ -20,7 +20,7 @@ from tvm.ir.expr import TensorLoad, TensorRegion
 from tvm.tirx import PrimFunc
 
 from tvmfuse.errors import BuildError
-from tvmfuse.passes.relax_tools import bindings, ints, shape_of, with_variables
+from tvmfuse.passes.relax_tools import bindings, ints, mentions, shape_of, with_variables
 
 
 def write_in_place(mod: tvm.IRModule, places: Iterable[Any]) -> tvm.IRModule:
@@ -158,17 +158,6 @@ def moved_result(kernel: PrimFunc, shape: tuple[int, ...], axis: int, offset: in
     body = tvm_ffi.structural_map(
         kernel.body, [(tirx.BufferStore, store), (TensorLoad, load), (TensorRegion, region)]
     )
-    _refuse_leftovers(body, old)
-    return PrimFunc([*given, big], body, kernel.ret_type, attrs=kernel.attrs)
-
-
-def _refuse_leftovers(body: Any, old: Any) -> None:
-    left: list[Any] = []
-
-    def see(variable: Any) -> None:
-        if variable.same_as(old):
-            left.append(variable)
-
-    tvm_ffi.structural_walk(body, [(tvm.ir.Var, see)])
-    if left:
+    if mentions(body, old):
         raise BuildError(f"a kernel takes the address of its result {old.name}: it cannot be moved")
+    return PrimFunc([*given, big], body, kernel.ret_type, attrs=kernel.attrs)
