@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,10 +11,11 @@ import numpy as np
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
+sys.path[:0] = [str(SCRIPTS), str(Path(__file__).parent)]
 
 from bench_peers import ADAPTERS, PEERS, Task  # noqa: E402
 from bench_process import SystemProcess, child_environment  # noqa: E402
+from processes import ends, state  # noqa: E402
 
 FAKE_ORT = """
 import os, signal, time
@@ -58,19 +58,6 @@ def load(tmp_path, monkeypatch):
     yield start
     for system in started:
         system.close()
-
-
-def state(pid):
-    """State letter of a process: T for stopped, Z for dead and not yet waited for."""
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-
-
-def ended(pid):
-    """Whether the process is gone or dead."""
-    try:
-        return state(pid) == "Z"
-    except OSError:
-        return True
 
 
 def test_a_system_loads_runs_and_tells_its_memory(load, tmp_path):
@@ -127,12 +114,9 @@ def test_a_stopped_system_dies_with_its_parent(tmp_path):
     )
     parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     pid = int(parent.stdout)
-    for _ in range(200):
-        if ended(pid):
-            return
-        time.sleep(0.05)
-    os.kill(pid, signal.SIGKILL)
-    pytest.fail("the child outlived its parent")
+    if not ends(pid):
+        os.kill(pid, signal.SIGKILL)
+        pytest.fail("the child outlived its parent")
 
 
 def test_tvmfuse_is_loaded_by_its_runtime_alone(tmp_path, monkeypatch):
