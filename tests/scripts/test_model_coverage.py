@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parents[1] / "scripts"), str(HERE)]
+
+sys.path[:0] = [str(Path(__file__).parents[2] / "scripts"), str(Path(__file__).parent)]
 
 import model_coverage
 from model_coverage import attempt
