@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-
-sys.path[:0] = [str(Path(__file__).parents[2] / "scripts"), str(Path(__file__).parent)]
+sys.path.extend([str(Path(__file__).parents[2] / "scripts"), str(Path(__file__).parent)])
 
 import model_coverage
 from model_coverage import attempt
