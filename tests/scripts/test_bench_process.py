@@ -13,9 +13,9 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.extend([str(SCRIPTS), str(Path(__file__).parent)])
 
-from bench_peers import ADAPTERS, PEERS, Task
-from bench_process import SystemProcess, child_environment
-from processes import ends, state
+from bench_peers import ADAPTERS, PEERS, Task  # noqa: E402
+from bench_process import SystemProcess, child_environment  # noqa: E402
+from processes import ends, state  # noqa: E402
 
 FAKE_ORT = """
 import os, signal, time
