@@ -44,6 +44,8 @@ class _Sinker(PyExprMutator):
         name = op_name(call)
         if name == "relax.permute_dims":
             return self._compose(call)
+        if name == "relax.strided_slice":
+            return self._slice(call)
         if name in UNARY:
             return self._sink(call, [call.args[0]])
         if name in BINARY:
@@ -58,6 +60,17 @@ class _Sinker(PyExprMutator):
         if axes == sorted(axes):
             return inner[0]
         return relax.op.permute_dims(inner[0], axes)
+
+    def _slice(self, call: relax.Call) -> relax.Expr:
+        """``permute(x)[a:b]`` becomes ``permute(x[…, a:b, …])``."""
+        behind = self._transpose_behind(call.args[0])
+        if behind is None:
+            return call
+        source, order = behind
+        axes = [order[a] for a in ints(call.args[1].fields)]
+        bounds = [ints(c.fields) for c in call.args[2:]]
+        thin = self.builder_.emit(relax.op.strided_slice(source, axes, *bounds), self._name + MOVED)
+        return relax.op.permute_dims(thin, list(order))
 
     def _sink(self, call: relax.Call, tensors: list[relax.Expr]) -> relax.Expr:
         """``f(permute(x), …)`` becomes ``permute(f(x, …))`` when all tensors agree on it.

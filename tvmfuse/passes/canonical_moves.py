@@ -17,7 +17,11 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmfuse.passes.cancel_transposes import BINARY, UNARY
 from tvmfuse.passes.relax_tools import array_of, ints, op_name, shape_of, value_behind
+
+# What computes a transposed result as cheaply as any other.
+_BEFORE_A_MOVE = UNARY | BINARY | {"relax.strided_slice"}
 
 
 @mutator
@@ -97,8 +101,9 @@ class _Canonical(PyExprMutator):
         kept = [a for a in ints(call.attrs.axes) if source[a] != 1]
         if kept == sorted(kept):
             return relax.op.reshape(call.args[0], shape)
-        if len(kept) > 4:
-            return call
+        behind = self._value(call.args[0])
+        if len(kept) > 4 or op_name(behind) in _BEFORE_A_MOVE:
+            return call  # a view would stand between it and the kernel in front
         rank = {axis: i for i, axis in enumerate(sorted(kept))}
         thin = self.builder_.emit(relax.op.reshape(call.args[0], [source[a] for a in sorted(kept)]))
         moved = self.builder_.emit(relax.op.permute_dims(thin, [rank[a] for a in kept]))

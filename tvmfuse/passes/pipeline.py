@@ -25,11 +25,13 @@ from tvmfuse.passes.fold_batch_norm import FoldBatchNorm
 from tvmfuse.passes.fold_constants import FoldConstants
 from tvmfuse.passes.fuse_moves import FuseMoves
 from tvmfuse.passes.group import group_bindings
+from tvmfuse.passes.hoist_splits import HoistSplits
 from tvmfuse.passes.invariants import check_fused
 from tvmfuse.passes.lower_attention import LowerAttention
 from tvmfuse.passes.lower_batch_matmul import LowerBatchMatmul
 from tvmfuse.passes.merge import apply_merges
 from tvmfuse.passes.name_variables import NameVariables
+from tvmfuse.passes.nearest_resize import NearestResize
 from tvmfuse.passes.origins import settled
 from tvmfuse.passes.plan_memory import PlanMemory
 from tvmfuse.passes.simplify import Simplify
@@ -109,9 +111,11 @@ def _normalisation(hardware: Hardware, origins: dict[str, str]) -> list[tvm.tran
         NameVariables(origins),
         FoldBatchNorm(),
         Simplify(),
+        NearestResize(),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Layout of the target; transposed and reshaped constants become constants
         relax.transform.ConvertLayout(LAYOUTS[hardware.kind]),
+        HoistSplits(),
         CancelTransposes(),
         CanonicalMoves(),
         Simplify(),
