@@ -18,6 +18,25 @@ def row_major(shape: Sequence[int]) -> list[int]:
     return strides
 
 
+def split_axes(source: Sequence[int], shape: Sequence[int]) -> list[list[int]] | None:
+    """Which axes of ``shape`` each axis of ``source`` is split into; None if any are merged."""
+    left, groups = list(range(len(shape))), []
+    for extent in source:
+        taken: list[int] = []
+        product = 1
+        while left and (product < extent or (extent == 1 and not taken and shape[left[0]] == 1)):
+            taken.append(left.pop(0))
+            product *= shape[taken[-1]]
+        if product != extent:
+            return None
+        groups.append(taken)
+    if any(shape[a] != 1 for a in left) or (left and not groups):
+        return None
+    if left:
+        groups[-1] += left
+    return groups
+
+
 def by_axis(
     shape: Sequence[int], offset: int, terms: Sequence[tuple[int, int]]
 ) -> list[Place] | None:

@@ -19,6 +19,7 @@ from tvmfuse.errors import BuildError
 from tvmfuse.graph import bindings, op_name
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.footprint import Footprint, footprint
+from tvmfuse.passes.join_parts import join_parts
 from tvmfuse.passes.lift_weights import lift_weights
 from tvmfuse.passes.overwrite import overwrite
 from tvmfuse.passes.pipeline import to_executable_form
@@ -127,6 +128,7 @@ def build(
         fused.module, groups, lambda g: (choices[g.name].variant, choices[g.name].kernel)
     )
     module = write_in_place(_schedule_rest(module, choices, hardware), fused.in_place)
+    module = join_parts(module, fused.beside)
     module = overwrite(module, fused.overwritten)
     layers = tuple(_layers(module, fused.origins))
     module, weights = lift_weights(module)
@@ -139,9 +141,10 @@ def build(
         executable = relax.build(lowered, target, relax_pipeline=nothing_more)
     except (RuntimeError, ValueError, TypeError) as error:
         raise BuildError(f"TVM cannot compile {fused.name} for {hardware.name}: {error}") from error
-    calls = len(groups) - len(fused.in_place)
     moved = footprint(lowered)
-    return Artifact(executable, tuple(weights), fused, hardware, kernels, calls, moved, layers)
+    return Artifact(
+        executable, tuple(weights), fused, hardware, kernels, moved.kernels, moved, layers
+    )
 
 
 def _layers(module: tvm.IRModule, origins: dict[str, str]) -> Iterator[tuple[str, str]]:

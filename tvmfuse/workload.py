@@ -55,6 +55,8 @@ class Workload:
         their new values before its other results, neither of which ``signature`` knows.
     in_place
         Concatenations without a kernel (`tvmfuse.fusion.group.InPlace`), once it is fused.
+    beside
+        Parts that one kernel writes (`tvmfuse.fusion.group.Beside`), once it is fused.
     overwritten
         Groups that write over an operand (`tvmfuse.fusion.group.Overwritten`), once it is fused.
     bounds
@@ -73,6 +75,7 @@ class Workload:
     origins: dict[str, str] = field(default_factory=dict)
     states: tuple[State, ...] = ()
     in_place: tuple[Any, ...] = ()
+    beside: tuple[Any, ...] = ()
     overwritten: tuple[Any, ...] = ()
     bounds: tuple[IndexBound, ...] = ()
     checks: tuple[str, ...] = ()

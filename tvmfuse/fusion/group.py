@@ -63,7 +63,8 @@ class InPlace:
     name
         The group that would have copied; it has no kernel.
     parts
-        Groups whose results stand beside each other, in order.
+        Groups whose results stand beside each other, in order; results of another shape are read
+        through a view. One of them may be a concatenation along another axis.
     axis
         Along which they do.
     """
@@ -87,3 +88,16 @@ class Overwritten:
 
     name: str
     operand: str
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Parts of one concatenation that one kernel writes, each by its own expression.
+
+    Parameters
+    ----------
+    parts
+        Groups in the order of ``main``.
+    """
+
+    parts: tuple[str, ...]

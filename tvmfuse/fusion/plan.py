@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tvmfuse.fusion.feasibility import MatrixRow
-from tvmfuse.fusion.group import CATEGORIES, Group, InPlace, Overwritten, Refusal
+from tvmfuse.fusion.group import CATEGORIES, Beside, Group, InPlace, Overwritten, Refusal
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Plan:
         Fusions that were considered and not taken.
     in_place
         Concatenations that need no kernel.
+    beside
+        Parts of concatenations that share a kernel.
     overwritten
         Groups that write over an operand, where their schedules allow it.
     matrix
@@ -32,9 +34,10 @@ class Plan:
     in_place: tuple[InPlace, ...] = ()
     overwritten: tuple[Overwritten, ...] = ()
     matrix: tuple[MatrixRow, ...] = field(default=())
+    beside: tuple[Beside, ...] = ()
 
     def counts(self) -> dict[str, int]:
         """Groups of each category; of diagonal ones, what is written where it is wanted."""
         found = Counter(g.category for g in self.groups if g.category)
-        found["diagonal"] += len(self.in_place) + len(self.overwritten)
+        found["diagonal"] += len(self.in_place) + len(self.beside) + len(self.overwritten)
         return {category: found.get(category, 0) for category in CATEGORIES}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tvmfuse.errors import BuildError
 from tvmfuse.fusion.feasibility import MatrixRow, assess
-from tvmfuse.fusion.group import Group, InPlace, Overwritten, Refusal
+from tvmfuse.fusion.group import Beside, Group, InPlace, Overwritten, Refusal
 from tvmfuse.fusion.grow import Grower
 from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.plan import Plan
@@ -66,17 +66,37 @@ def make_plan(
         if rule and grown.work is not None:
             matrix.append(MatrixRow(members[-1], ops, grown.work, assess(grown.work, limits)))
     refused = [Refusal(s.rule, s.verdict.reason, s.verdict.culprit) for s in grower.stopped]
-    moves: list[InPlace | Overwritten] = []
+    moves: list[InPlace | Beside | Overwritten] = []
     for diagonal_rule in diagonal:
-        found, apart = diagonal_rule.find(graph, groups)
+        found, apart = diagonal_rule.find(graph, groups, tuple(moves))
         moves += found
         refused += apart
     in_place = tuple(m for m in moves if isinstance(m, InPlace))
-    beside = {name for place in in_place for name in (place.name, *place.parts)}
-    over = tuple(m for m in moves if isinstance(m, Overwritten) and m.name not in beside)
-    plan = Plan(tuple(groups), tuple(refused), in_place, over, tuple(matrix))
+    crowded = _crowded(graph, in_place)
+    placed = {name for place in in_place for name in (place.name, *place.parts)}
+    over = (m for m in moves if isinstance(m, Overwritten))
+    plan = Plan(
+        groups=tuple(groups),
+        refused=tuple(refused),
+        in_place=in_place,
+        overwritten=tuple(m for m in over if m.operand not in crowded and m.name not in placed),
+        beside=tuple(m for m in moves if isinstance(m, Beside)),
+        matrix=tuple(matrix),
+    )
     check_partition(graph, plan)
     return plan
+
+
+def _crowded(graph: KernelGraph, in_place: tuple[InPlace, ...]) -> set[str]:
+    """What is not written over: parts, and the concatenations whose parts are read elsewhere."""
+    home = {part: place.name for place in in_place for part in place.parts}
+    found = set(home)
+    for part in home:
+        if len(graph.users.get(part, ())) > 1:
+            while part in home:
+                part = home[part]
+            found.add(part)
+    return found
 
 
 def check_partition(graph: KernelGraph, plan: Plan) -> None:

@@ -15,6 +15,7 @@ from tvmfuse.errors import BuildError
 from tvmfuse.passes.overwrite import OVERWRITES
 from tvmfuse.passes.plan_memory import ZERO_OFFSET
 from tvmfuse.passes.relax_tools import bindings, dtype_of, ints, item_bytes, op_name, shape_of
+from tvmfuse.passes.relocate import READS, reads_of
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ class _Walk:
     """Follows the tensors of one program from their allocation through views to the kernels."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
+        self._reads = {
+            gv: reads_of(f) for gv, f in mod.functions_items() if READS in (f.attrs or {})
+        }
         self._overwrite = {gv for gv, f in mod.functions_items() if OVERWRITES in (f.attrs or {})}
         self.kernels = self.read_bytes = self.memory_bytes = self.again_bytes = 0
         self.tensors: dict[relax.Var, int] = {}  # allocated ones: bytes
@@ -118,7 +122,7 @@ class _Walk:
         elif isinstance(call.op, relax.ExternFunc):
             self._packed(variable, str(call.op.global_symbol), call.args)
         elif isinstance(call.op, GlobalVar):
-            self._launch(call.args)
+            self._launch(call.args, self._reads.get(call.op))
             if call.op in self._overwrite:
                 self.read_bytes += _bytes_of(call.args[-1])
                 self.again_bytes += _bytes_of(call.args[-1])
@@ -129,7 +133,7 @@ class _Walk:
         elif not function.startswith("vm.builtin."):
             self._launch(arguments)
 
-    def _launch(self, arguments: Any) -> None:
+    def _launch(self, arguments: Any, reads: list[int] | None = None) -> None:
         """A kernel's last tensor is its result, as are those that nobody has written yet."""
         self.kernels += 1
         given = [a for a in arguments if isinstance(a, relax.Var)]
@@ -139,8 +143,10 @@ class _Walk:
                 continue
             if place == len(given) - 1 or tensor not in self.written:
                 self.written.add(tensor)
-            else:
+            elif reads is None or reads[place] < 0:
                 self.read_bytes += _bytes_of(argument)
+            else:
+                self.read_bytes += reads[place] * item_bytes(dtype_of(argument))
 
 
 def _extents(shape: Any, of: relax.Var) -> list[int]:

@@ -16,8 +16,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmfuse.passes.relax_tools import ints, op_name, shape_of, value_behind
-
-Shape = tuple[int, ...]
+from tvmfuse.schedules.strides import split_axes
 
 
 @mutator
@@ -30,7 +29,7 @@ class _Hoister(PyExprMutator):
         wide = shape_of(call.args[0])
         if op_name(inner) != "relax.permute_dims" or inner.attrs.axes is None:
             return call
-        groups = splits(wide, shape) if wide is not None and shape is not None else None
+        groups = split_axes(wide, shape) if wide is not None and shape is not None else None
         if groups is None or shape is None or all(len(g) < 2 for g in groups):
             return call
         order = ints(inner.attrs.axes)
@@ -38,23 +37,6 @@ class _Hoister(PyExprMutator):
         placed = [a for axis in sorted(behind) for a in behind[axis]]
         thin = self.builder_.emit(relax.op.reshape(inner.args[0], [shape[a] for a in placed]))
         return relax.op.permute_dims(thin, [placed.index(a) for a in range(len(shape))])
-
-
-def splits(source: Shape, shape: Shape) -> list[list[int]] | None:
-    """Which axes of ``shape`` each axis of ``source`` is split into; None if any are merged."""
-    left, groups = list(range(len(shape))), []
-    for extent in source:
-        taken: list[int] = []
-        product = 1
-        while left and (product < extent or (extent == 1 and not taken and shape[left[0]] == 1)):
-            taken.append(left.pop(0))
-            product *= shape[taken[-1]]
-        if product != extent:
-            return None
-        groups.append(taken)
-    if groups:
-        groups[-1] += left
-    return groups if all(shape[a] == 1 for a in left) else None
 
 
 @tvm.transform.module_pass(opt_level=0, name="HoistSplits")

@@ -23,6 +23,7 @@ from tvm.tirx import IntImm, PrimFunc
 
 from tvmfuse.errors import BuildError
 from tvmfuse.passes.relax_tools import bindings, count_uses, ints, mentions, with_variables
+from tvmfuse.passes.relocate import READS, reads_of
 
 OVERWRITES = "tvmfuse.overwrites"  # on a kernel that reads its last parameter before it writes it
 _CALL = "relax.call_tir"
@@ -156,6 +157,9 @@ def written_over(kernel: PrimFunc, place: int) -> PrimFunc | None:
         return None
     rest = [*given[:place], *given[place + 1 :]]
     over = PrimFunc([*rest, result], body, kernel.ret_type, attrs=kernel.attrs)
+    if READS in (kernel.attrs or {}):
+        known = reads_of(kernel)
+        over = over.with_attr(READS, [*known[:place], *known[place + 1 :]])
     return over.with_attr(OVERWRITES, True)
 
 

@@ -172,7 +172,11 @@ def fuse(workload: Workload, plan: Plan) -> Workload:
     module = group_bindings(workload.module, plan)
     check_fused(workload.module, module, plan)
     return dataclasses.replace(
-        workload, module=module, in_place=plan.in_place, overwritten=plan.overwritten
+        workload,
+        module=module,
+        in_place=plan.in_place,
+        beside=plan.beside,
+        overwritten=plan.overwritten,
     )
 
 

@@ -1,26 +1,23 @@
 """Let kernels write their results beside each other, where a concatenation would have copied them.
 
-Before: ``a = k1(x); b = k2(y); c = concatenate(a, b)``
-After:  ``t = k1_at_0(x); c = k2_at_64(y, t)``, both in the memory of ``c``
+Before: ``a = k1(x); b = k2(y); c = concatenate(a, b); d = k3(a)``
+After:  ``t = k1_at_0(x); c = k2_at_64(y, t); d = k3_from_0(c)``, all in the memory of ``c``
 
 It is done behind scheduling: a schedule, and with it a tuning record, does not depend on where the
-result lies.
+result or an operand lies.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import relax, tirx
-from tvm.ir import Range
-from tvm.ir.expr import TensorLoad, TensorRegion
-from tvm.tirx import PrimFunc
+from tvm import relax
 
-from tvmfuse.errors import BuildError
-from tvmfuse.passes.relax_tools import bindings, ints, mentions, shape_of, with_variables
+from tvmfuse.passes.relax_tools import bindings, ints, op_name, shape_of, with_variables
+from tvmfuse.passes.relocate import Step, reading, relocated
 
 
 def write_in_place(mod: tvm.IRModule, places: Iterable[Any]) -> tvm.IRModule:
@@ -36,10 +33,70 @@ def write_in_place(mod: tvm.IRModule, places: Iterable[Any]) -> tvm.IRModule:
     Raises
     ------
     BuildError
-        A kernel uses its result in a way that cannot be moved: the planner should have refused.
+        A kernel uses its result or a part in a way that cannot be moved: the planner should have
+        refused.
     """
     places = tuple(places)
     return _Rewriter(mod, places).run() if places else mod
+
+
+class _Layout:
+    """Where every part lies in the tensor that is made at last."""
+
+    def __init__(self, main: relax.Function, places: Sequence[Any]) -> None:
+        self._place_of = {part: place for place in places for part in place.parts}
+        self.concats = {place.name for place in places}
+        self.types: dict[str, Any] = {}
+        self.views: set[str] = set()
+        self._read_as: dict[str, tuple[int, ...]] = {}
+        for binding in bindings(main):
+            name = str(binding.var.name)
+            if name in self.concats or name in self._place_of:
+                self.types[name] = binding.var.ty
+        operands = {
+            str(leaf.name)
+            for b in bindings(main) if b.var.name in self.concats
+            for leaf in b.value.args[1].fields if isinstance(leaf, relax.Var)
+        }  # fmt: skip
+        for binding in bindings(main):
+            if op_name(binding.value) == "relax.reshape" and binding.var.name in operands:
+                source = str(getattr(binding.value.args[0], "name", ""))
+                if source in self._place_of:
+                    self._read_as[source] = shape_of(binding.var) or ()
+                    self.views.add(str(binding.var.name))
+        self.leaves = {
+            concat: sum(self.root(p) == concat for p in self._place_of if p not in self.concats)
+            for concat in self.concats
+        }
+
+    def is_part(self, name: str) -> bool:
+        """Whether a tensor lies in another one."""
+        return name in self._place_of
+
+    def root(self, name: str) -> str:
+        """The tensor in which one lies at last."""
+        while name in self._place_of:
+            name = self._place_of[name].name
+        return name
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a part or a concatenation, as it is made."""
+        return tuple(ints(self.types[name].shape))
+
+    def _stands(self, name: str) -> tuple[int, ...]:
+        """Its shape as the concatenation reads it."""
+        return self._read_as.get(name, self.shape(name))
+
+    def steps(self, name: str) -> tuple[Step, ...]:
+        """How an index of a part becomes an index of its root."""
+        found = []
+        while name in self._place_of:
+            place = self._place_of[name]
+            before = place.parts[: place.parts.index(name)]
+            offset = sum(self._stands(p)[place.axis] for p in before)
+            found.append(Step(self.shape(name), self._stands(name), place.axis, offset))
+            name = place.name
+        return tuple(found)
 
 
 class _Rewriter:
@@ -49,31 +106,26 @@ class _Rewriter:
         self.mod, self.main = mod, mod["main"]
         functions = {gv: f for gv, f in mod.functions_items() if gv.name_hint != "main"}
         self.builder = relax.BlockBuilder(tvm.IRModule(functions))
-        self.moved: dict[tuple[str, tuple[int, ...], int, int], Any] = {}
-        self.place_of = {part: place for place in places for part in place.parts}
-        self.concats = {place.name for place in places}
-        self.types = {
-            str(b.var.name): b.var.ty for b in bindings(self.main) if b.var.name in self.concats
-        }
-        self.written: dict[str, Any] = {}  # of each concatenation, its memory so far
-        self.left = {place.name: len(place.parts) for place in places}
-        self.widths = {
-            str(b.var.name): shape_of(b.var) for b in bindings(self.main)
-            if b.var.name in self.place_of
-        }  # fmt: skip
+        self.layout = _Layout(self.main, places)
+        self.moved: dict[Any, Any] = {}
+        self.written: dict[str, Any] = {}  # of each root, its memory so far
+        self.left = dict(self.layout.leaves)
 
     def run(self) -> tvm.IRModule:
         """The module without the concatenations."""
+        layout = self.layout
         remap: dict[Any, Any] = {p: relax.Var(p.name, p.ty) for p in self.main.params}
         with self.builder.function("main", list(remap.values())):
             with self.builder.dataflow():
                 for binding in bindings(self.main):
                     name = str(binding.var.name)
-                    if name in self.concats:
-                        remap[binding.var] = self.written[name]
+                    if name in layout.views:
                         continue
-                    value = with_variables(binding.value, remap)
-                    if name in self.place_of:
+                    if name in layout.concats:
+                        remap[binding.var] = self.written[layout.root(name)]
+                        continue
+                    value = self._read(binding.value, remap)
+                    if layout.is_part(name):
                         remap[binding.var] = self._write(name, value)
                     else:
                         remap[binding.var] = self.builder.emit(value, name)
@@ -81,83 +133,44 @@ class _Rewriter:
             self.builder.emit_func_output(outputs)
         return relax.transform.DeadCodeElimination(["main"])(self.builder.finalize())
 
+    def _read(self, value: Any, remap: dict[Any, Any]) -> Any:
+        """A value of ``main`` that reads parts where they lie."""
+        if op_name(value) != "relax.call_tir":
+            return with_variables(value, remap)
+        kernel, arguments = value.args[0], list(value.args[1].fields)
+        for place, argument in enumerate(arguments):
+            part = str(argument.name) if isinstance(argument, relax.Var) else ""
+            if self.layout.is_part(part):
+                kernel = self._kernel(kernel, place, part, reads=True)
+                arguments[place] = self.written[self.layout.root(part)]
+            else:
+                arguments[place] = with_variables(argument, remap)
+        return relax.call_tir(kernel, arguments, out_ty=value.ty)
+
     def _write(self, name: str, call: relax.Call) -> relax.Var:
         """Emit the call of one part; the variable stands for the whole, as far as it is written."""
-        place = self.place_of[name]
-        ty = self.types[place.name]
-        widths = [self.widths[part] for part in place.parts]
-        before = place.parts.index(name)
-        offset = sum(w[place.axis] for w in widths[:before] if w is not None)
-        kernel = self._kernel(call.args[0], ints(ty.shape), place.axis, offset)
-        arguments = list(call.args[1].fields)
-        whole = self.written.get(place.name)
+        root = self.layout.root(name)
+        ty, arguments = self.layout.types[root], list(call.args[1].fields)
+        kernel = self._kernel(call.args[0], len(arguments), name)
+        whole = self.written.get(root)
         if whole is None:
             new = relax.call_tir(kernel, arguments, out_ty=ty)
         else:
             new = relax.op.call_tir_inplace(kernel, [*arguments, whole], [len(arguments)], ty)
-        self.left[place.name] -= 1
+        self.left[root] -= 1
         # The last one makes the whole complete, and is compared with the concatenation's value.
-        said = place.name if not self.left[place.name] else f"{name}__part"
-        self.written[place.name] = self.builder.emit(new, said)
-        return self.written[place.name]
+        said = root if not self.left[root] else f"{name}__part"
+        self.written[root] = self.builder.emit(new, said)
+        return self.written[root]
 
-    def _kernel(self, gv: Any, shape: tuple[int, ...], axis: int, offset: int) -> Any:
-        key = (str(gv.name_hint), shape, axis, offset)
+    def _kernel(self, gv: Any, place: int, part: str, reads: bool = False) -> Any:
+        """The kernel with one of its tensors in the root of ``part``."""
+        steps, shape = self.layout.steps(part), self.layout.shape(self.layout.root(part))
+        key = (str(gv.name_hint), place, shape, steps)
         if key not in self.moved:
-            moved = moved_result(self.mod[gv], shape, axis, offset)
-            name = f"{gv.name_hint}_at_{offset}"
+            moved = relocated(self.builder.get()[gv], place, shape, steps)
+            if reads:
+                moved = reading(moved, place, math.prod(self.layout.shape(part)))
+            name = f"{gv.name_hint}_{'from' if reads else 'at'}_{steps[0].offset}"
             self.moved[key] = self.builder.add_func(moved.without_attr("global_symbol"), name)
         return self.moved[key]
-
-
-def moved_result(kernel: PrimFunc, shape: tuple[int, ...], axis: int, offset: int) -> PrimFunc:
-    """The kernel with its result ``offset`` places into an axis of a larger tensor.
-
-    Parameters
-    ----------
-    kernel
-        Scheduled; its last parameter is its result.
-    shape
-        Of the larger tensor.
-    axis, offset
-        Where the result lies in it.
-
-    Raises
-    ------
-    BuildError
-        The kernel takes the address of its result, or has it in another shape.
-    """
-    *given, old = kernel.params
-    own = ints(old.ty.shape)
-    if len(own) != len(shape) or any(o != s for a, (o, s) in enumerate(zip(own, shape, strict=True))
-                                     if a != axis):  # fmt: skip
-        raise BuildError(f"a kernel whose result is {own} cannot write a part of {shape}")
-    big = tirx.decl_buffer(shape, str(old.ty.dtype), name=str(old.name))
-
-    def at(indices: Any) -> list[Any]:
-        found = list(indices)
-        found[axis] = found[axis] + tirx.const(offset, "int64")
-        return found
-
-    def store(node: Any) -> Any:
-        mine = node.buffer.same_as(old)
-        return tirx.BufferStore(big, node.value, at(node.indices)) if mine else node
-
-    def load(node: Any) -> Any:
-        return tirx.BufferLoad(big, at(node.indices)) if node.source.same_as(old) else node
-
-    def region(node: Any) -> Any:
-        if not node.source.same_as(old):
-            return node
-        mins = at([r.min for r in node.region])
-        ranges = [
-            Range.from_min_extent(m, r.extent) for m, r in zip(mins, node.region, strict=True)
-        ]
-        return tirx.BufferRegion(big, ranges)
-
-    body = tvm_ffi.structural_map(
-        kernel.body, [(tirx.BufferStore, store), (TensorLoad, load), (TensorRegion, region)]
-    )
-    if mentions(body, old):
-        raise BuildError(f"a kernel takes the address of its result {old.name}: it cannot be moved")
-    return PrimFunc([*given, big], body, kernel.ret_type, attrs=kernel.attrs)

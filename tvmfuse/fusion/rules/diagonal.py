@@ -1,7 +1,7 @@
 """Diagonal rules: results written where they are wanted, instead of being copied there.
 
-A concatenation disappears when each of its parts is made by a kernel that nobody else reads: the
-kernels write side by side into one buffer.
+A concatenation disappears when kernels make all of its parts: they write side by side into one
+buffer. Whoever else reads a part reads it there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from tvm import relax
 
 from tvmfuse.fusion.group import Group, InPlace, Refusal
 from tvmfuse.fusion.rules.overwrite import Overwrite
+from tvmfuse.fusion.rules.together import Together
 from tvmfuse.graph import shape_of
+from tvmfuse.schedules.strides import split_axes
 from tvmfuse.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:  # it needs this package's words for anchors
@@ -34,7 +36,12 @@ class _Found:
 
     graph: KernelGraph
     groups: Mapping[str, Group]
+    owner: Mapping[str, str]  # of each operator, the group
     taken: dict[str, InPlace]
+
+    def placed(self) -> set[str]:
+        """Everything that lies in a concatenation already."""
+        return {part for place in self.taken.values() for part in place.parts}
 
 
 class ConcatInPlace:
@@ -50,13 +57,15 @@ class ConcatInPlace:
         return len(plan.in_place)
 
     def find(
-        self, graph: KernelGraph, groups: Iterable[Group]
+        self, graph: KernelGraph, groups: Iterable[Group], _found: Iterable[object] = ()
     ) -> tuple[tuple[InPlace, ...], tuple[Refusal, ...]]:
         """Concatenations that need no kernel, and the others with the reason.
 
         A concatenation that is a part of another along the same axis is taken apart into it.
         """
-        found = _Found(graph, {g.members[-1]: g for g in groups}, {})
+        groups = tuple(groups)
+        owner = {m: g.members[-1] for g in groups for m in g.members}
+        found = _Found(graph, {g.members[-1]: g for g in groups}, owner, {})
         refused = []
         for name, group in found.groups.items():
             if _CONCAT not in group.ops:
@@ -65,12 +74,14 @@ class ConcatInPlace:
             if not verdict:
                 refused.append(Refusal(CONCAT_IN_PLACE, verdict.reason, verdict.culprit))
                 continue
-            parts: list[str] = []
             axis = _axis(graph, name)
             assert axis is not None  # the check has seen it
-            for part in graph.nodes[name].operands:
-                inner = found.taken.pop(str(part.name), None)
-                parts += (str(part.name),) if inner is None else inner.parts
+            parts: list[str] = []
+            for operand in graph.nodes[name].operands:
+                part = _behind(graph, operand)
+                inner = found.taken.get(part)
+                flat = inner is not None and inner.axis == axis and part == str(operand.name)
+                parts += found.taken.pop(part).parts if flat else (part,)
             found.taken[name] = InPlace(name, tuple(parts), axis)
         return tuple(found.taken.values()), tuple(refused)
 
@@ -84,27 +95,115 @@ def _check(found: _Found, name: str, group: Group) -> Verdict:
     fixed = next((o for o in node.operands if not isinstance(o, relax.Var)), None)
     if fixed is not None:
         return no("a part is an input, a constant or a view: no kernel writes it", name)
-    if len({str(o.name) for o in node.operands}) < len(node.operands):
+    if len({_behind(found.graph, o) for o in node.operands}) < len(node.operands):
         return no("it holds one tensor twice", name)
     for operand in node.operands:
-        verdict = _check_part(found, str(operand.name), name, axis)
+        verdict = _check_part(found, operand, name, axis)
+        if not verdict:
+            return verdict
+    return _check_memory(found, name)
+
+
+def _behind(graph: KernelGraph, operand: relax.Var) -> str:
+    """The kernel's result of which a part is a view that merges axes; else the part itself."""
+    node = graph.nodes.get(str(operand.name))
+    if node is None or node.op != "reshape" or node.name in graph.kernels:
+        return str(operand.name)
+    (source,) = (o for o in node.operands if isinstance(o, relax.Var))
+    own, seen = shape_of(source), node.shape
+    if graph.sole_user(node.name) is None or own is None or seen is None:
+        return str(operand.name)
+    return str(source.name) if split_axes(seen, own) is not None else str(operand.name)
+
+
+def _check_part(found: _Found, operand: relax.Var, concat: str, axis: int) -> Verdict:
+    graph, part = found.graph, _behind(found.graph, operand)
+    group = found.groups.get(part)
+    if group is None:
+        return no("a part is an input, a constant or a view: no kernel writes it", part)
+    if part in graph.outputs:
+        return no("a part is a result of the model", part)
+    if part in found.placed():
+        return no("a part lies in another concatenation", part)
+    reader = concat if part == str(operand.name) else str(operand.name)
+    others = [u for u in graph.users.get(part, ()) if u != reader]
+    if _CONCAT in group.ops:
+        if part not in found.taken:
+            return no("a part is copied", part)
+        return YES if not others else no("a part is read elsewhere as well", part)
+    if _WRITTEN & set(group.ops):
+        return no("the kernel of a part is written with strides of its own", part)
+    for user in others:
+        verdict = _check_reader(found, user)
         if not verdict:
             return verdict
     return YES
 
 
-def _check_part(found: _Found, part: str, concat: str, axis: int) -> Verdict:
-    group = found.groups.get(part)
+def _check_reader(found: _Found, user: str) -> Verdict:
+    """Whether it can read a part where that lies in the concatenation."""
+    group = found.groups.get(found.owner.get(user, ""))
     if group is None:
-        return no("a part is an input, a constant or a view: no kernel writes it", part)
-    if part in found.graph.outputs or found.graph.users.get(part, ()) != (concat,):
-        return no("a part is read elsewhere as well", part)
-    if _CONCAT in group.ops:
-        inner = found.taken.get(part)
-        return YES if inner is not None and inner.axis == axis else no("a part is copied", part)
+        return no("a part is read elsewhere as well, by no kernel", user)
     if _WRITTEN & set(group.ops):
-        return no("the kernel of a part is written with strides of its own", part)
+        return no("a part is read elsewhere as well, with strides of its own", user)
     return YES
+
+
+def _check_memory(found: _Found, name: str) -> Verdict:
+    """Parts that are read elsewhere make the concatenation live long: not beyond what there is."""
+    graph = found.graph
+    parts = [_behind(graph, o) for o in graph.nodes[name].operands]
+    if all(len(graph.users.get(part, ())) == 1 for part in parts):
+        return YES
+    homes = {part: place.name for place in found.taken.values() for part in place.parts}
+    before = peak_bytes(graph, found.owner, homes)
+    after = peak_bytes(graph, found.owner, {**homes, **dict.fromkeys(parts, name)})
+    if after > before:
+        kib = (after - before) / 1024
+        return no(f"a part is read elsewhere as well: memory grows by {kib:.0f} KiB", name)
+    return YES
+
+
+def peak_bytes(graph: KernelGraph, owner: Mapping[str, str], homes: Mapping[str, str]) -> int:
+    """Most bytes of results of groups that are alive at once.
+
+    Parameters
+    ----------
+    graph
+        The kernels.
+    owner
+        The group of each operator.
+    homes
+        What lies in another result, and in which.
+    """
+
+    def home(name: str) -> str:
+        while name in homes:
+            name = homes[name]
+        return name
+
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    base: dict[str, str] = {}  # of a view
+    for place, node in enumerate(graph.nodes.values()):
+        reads = [base.get(read, read) for read in graph.reads(node)]
+        for read in reads:
+            last[home(read)] = place
+        if node.name not in graph.kernels:
+            base[node.name] = reads[0] if reads else node.name
+        elif owner[node.name] == node.name:
+            first.setdefault(home(node.name), place)
+            last[home(node.name)] = place
+    change = [0] * (len(graph.nodes) + 1)
+    for name, place in first.items():
+        change[place] += graph.nodes[name].bytes
+        change[last[name] + 1] -= graph.nodes[name].bytes
+    alive = most = 0
+    for step in change:
+        alive += step
+        most = max(most, alive)
+    return most
 
 
 def _axis(graph: KernelGraph, name: str) -> int | None:
@@ -122,5 +221,5 @@ def _axis(graph: KernelGraph, name: str) -> int | None:
     return None
 
 
-DiagonalRule = ConcatInPlace | Overwrite
-DIAGONAL: tuple[DiagonalRule, ...] = (ConcatInPlace(), Overwrite())
+DiagonalRule = ConcatInPlace | Together | Overwrite
+DIAGONAL: tuple[DiagonalRule, ...] = (ConcatInPlace(), Together(), Overwrite())

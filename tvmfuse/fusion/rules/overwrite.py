@@ -40,7 +40,7 @@ class Overwrite:
         return len(plan.overwritten)
 
     def find(
-        self, graph: KernelGraph, groups: Iterable[Group]
+        self, graph: KernelGraph, groups: Iterable[Group], _found: Iterable[object] = ()
     ) -> tuple[tuple[Overwritten, ...], tuple[Refusal, ...]]:
         """Groups that can write over an operand, and the others with the reason."""
         groups = tuple(groups)
