@@ -25,6 +25,7 @@ from tvmfuse.passes.fold_batch_norm import FoldBatchNorm
 from tvmfuse.passes.fold_constants import FoldConstants
 from tvmfuse.passes.fuse_moves import FuseMoves
 from tvmfuse.passes.group import group_bindings
+from tvmfuse.passes.hoist_slices import HoistSlices
 from tvmfuse.passes.hoist_splits import HoistSplits
 from tvmfuse.passes.invariants import check_fused
 from tvmfuse.passes.lower_attention import LowerAttention
@@ -119,6 +120,8 @@ def _normalisation(hardware: Hardware, origins: dict[str, str]) -> list[tvm.tran
         CancelTransposes(),
         CanonicalMoves(),
         Simplify(),
+        relax.transform.DeadCodeElimination(["main"]),
+        HoistSlices(),
         SinkReshapes(),
         CancelTransposes(),
         relax.transform.EliminateCommonSubexpr(),
