@@ -53,7 +53,9 @@ def _cut_apart(main: relax.Function) -> dict[relax.Var, relax.Call]:
     found = {}
     for variable, regions in slices.items():
         value = values.get(variable)
-        behind = values.get(value.args[0]) if op_name(value) in UNARY else None
+        behind = (
+            values.get(value.args[0]) if value is not None and op_name(value) in UNARY else None
+        )
         if op_name(behind) not in _MOVES or uses[variable] > len(regions):
             continue
         if len({axis for axis, _, _ in regions}) == 1 and _are_apart(regions):

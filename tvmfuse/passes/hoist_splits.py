@@ -33,7 +33,7 @@ class _Hoister(PyExprMutator):
         if groups is None or shape is None or all(len(g) < 2 for g in groups):
             return call
         order = ints(inner.attrs.axes)
-        behind = {axis: group for axis, group in zip(order, groups, strict=True)}
+        behind = dict(zip(order, groups, strict=True))
         placed = [a for axis in sorted(behind) for a in behind[axis]]
         thin = self.builder_.emit(relax.op.reshape(inner.args[0], [shape[a] for a in placed]))
         return relax.op.permute_dims(thin, [placed.index(a) for a in range(len(shape))])

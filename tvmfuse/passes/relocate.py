@@ -150,9 +150,7 @@ def _fits(steps: Sequence[Step], shape: tuple[int, ...]) -> bool:
         len(step.seen) == len(outer)
         and step.offset + step.seen[step.axis] <= outer[step.axis]
         and all(
-            s == o
-            for a, (s, o) in enumerate(zip(step.seen, outer, strict=True))
-            if a != step.axis
+            s == o for a, (s, o) in enumerate(zip(step.seen, outer, strict=True)) if a != step.axis
         )
         for step, outer in zip(steps, larger, strict=True)
     )
