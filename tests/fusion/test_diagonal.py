@@ -44,6 +44,9 @@ FIRES = {
     "one within another": (
         lambda m, x: torch.cat([m.b(x), torch.cat([m.a(x), m.c(x)], 1)], 1).flatten(1), 1, 3
     ),
+    "a part with another reader": (
+        lambda m, x: torch.cat([p := m.a(x).relu(), torch.max_pool2d(p, 3, 1, 1)], 1), 1, 2
+    ),
     "two": (lambda m, x: torch.cat([m.a(y := mixed(m, x)[:, :6]), m.b(y)], 1), 2, 2),
 }  # fmt: skip
 
@@ -63,12 +66,18 @@ REFUSED = {
     "a constant": (
         lambda m, x: torch.cat([m.a(x), torch.ones(1, 2, 9, 9)], 1), "no kernel writes it"
     ),
-    "a part with another reader": (
-        lambda m, x: torch.cat([p := m.a(x).relu(), torch.max_pool2d(p, 3, 1, 1)], 1),
-        "read elsewhere as well",
+    "a part that matmul reads": (
+        lambda m, x: torch.cat([p := m.a(x).relu(), (p @ p.mT).tanh()], 1).flatten(1),
+        "with strides of its own",
+    ),
+    "a part that makes it live long": (
+        lambda m, x: (
+            torch.cat([p := m.b(x).relu(), m.c(x)], 1).amax((2, 3)), p.tanh().sum(1)
+        ),
+        "memory grows by",
     ),
     "a part that is returned": (
-        lambda m, x: (p := m.a(x), torch.cat([p, m.b(x)], 1)), "read elsewhere as well"
+        lambda m, x: (p := m.a(x), torch.cat([p, m.b(x)], 1)), "a result of the model"
     ),
     "the same part twice": (
         lambda m, x: torch.cat([p := m.a(x).relu(), p], 1), "one tensor twice"

@@ -1,50 +1,20 @@
 """Kernels write parts of a concatenation: numbers of eager, no kernel for the copy."""
 
-import numpy as np
 import pytest
 import torch
 import tvm
 from torch import nn
-from tvm import te, tirx
+from tvm import te
 
 import tvmfuse
-from tvmfuse.errors import BuildError
-from tvmfuse.passes.write_in_place import moved_result, write_in_place
+from tvmfuse.passes.relocate import Step
+from tvmfuse.passes.write_in_place import write_in_place
 
 
 def doubled(shape):
     x = te.placeholder(shape, name="x")
     y = te.compute(shape, lambda *i: x(*i) * 2, "y")
     return te.create_prim_func([x, y])
-
-
-@pytest.mark.parametrize(("axis", "offset"), [(0, 0), (0, 3), (1, 5), (1, 11)])
-def test_a_kernel_writes_its_part_alone(axis, offset):
-    shape, whole = (2, 7), [2, 7]
-    whole[axis] = offset + shape[axis] + 4
-    kernel = moved_result(doubled(shape), tuple(whole), axis, offset)
-    run = tvm.compile(kernel.with_attr("global_symbol", "main"), target="llvm")["main"]
-    x = np.random.default_rng(0).random(shape, "float32")
-    out = tvm.runtime.tensor(np.full(whole, -1.0, "float32"))
-    run(tvm.runtime.tensor(x), out)
-    want = np.full(whole, -1.0, "float32")
-    place = [slice(None)] * 2
-    place[axis] = slice(offset, offset + shape[axis])
-    want[tuple(place)] = x * 2
-    np.testing.assert_array_equal(out.numpy(), want)
-
-
-def test_another_shape_is_refused():
-    with pytest.raises(BuildError, match="cannot write a part"):
-        moved_result(doubled((2, 7)), (3, 20), 1, 0)
-
-
-def test_an_address_is_refused():
-    old = doubled((2, 7))
-    taken = tirx.Evaluate(tirx.call_extern("int32", "peek", old.params[1]))
-    kernel = tirx.PrimFunc(old.params, tirx.SeqStmt([old.body, taken]), old.ret_type)
-    with pytest.raises(BuildError, match="takes the address of its result"):
-        moved_result(kernel, (2, 20), 1, 0)
 
 
 def test_without_places_nothing_changes():
@@ -96,12 +66,13 @@ def test_a_part_in_the_wrong_place_is_caught(monkeypatch):
     """Verification stands behind it: the layer that is the concatenation diverges."""
     from tvmfuse.passes import write_in_place as module
 
-    real = module.moved_result
+    real = module.relocated
 
-    def swapped(kernel, shape, axis, offset):
-        return real(kernel, shape, axis, 8 if offset == 0 else 0)
+    def swapped(kernel, place, shape, steps):
+        (step,) = steps
+        return real(kernel, place, shape, [Step(step.own, step.seen, step.axis, 8 - step.offset)])
 
-    monkeypatch.setattr(module, "moved_result", swapped)
+    monkeypatch.setattr(module, "relocated", swapped)
     net = nn.ModuleList([nn.Conv2d(4, 8, 1), nn.Conv2d(4, 8, 3, padding=1)])
 
     class Two(nn.Module):
@@ -114,3 +85,31 @@ def test_a_part_in_the_wrong_place_is_caught(monkeypatch):
 
     with pytest.raises(tvmfuse.errors.VerificationError, match="cat"):
         tvmfuse.compile(Two().eval(), torch.randn(1, 4, 6, 6), trials=0, no_log=True)
+
+
+def test_parts_that_are_read_elsewhere_and_other_axes():
+    """Everyone reads a part where it lies: a pool, a convolution, a kernel that writes beside."""
+    torch.manual_seed(0)
+
+    class Read(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv2d(5, 11, 1), nn.Conv2d(11, 7, 3, padding=1)
+            self.last = nn.Conv2d(36, 3, 1)
+
+        def forward(self, x):
+            one = self.a(x).relu()
+            two = nn.functional.max_pool2d(one, 3, 1, 1)
+            three = self.b(one).sigmoid()
+            rows = torch.cat([three, three.neg()], 2)[:, :, ::2]
+            whole = torch.cat([one, two, three], 1)
+            return self.last(torch.cat([whole, rows], 1)), whole.mean(1)
+
+    module, x = Read().eval(), torch.randn(2, 5, 6, 9)
+    model = tvmfuse.compile(module, x, trials=0, no_log=True)
+    names = [kernel for kernel, _ in model._model.manifest.layers]
+    assert sum("_from_" in name for name in names) >= 2, names
+    with torch.no_grad():
+        for given in (x, x.flip(3)):
+            for got, want in zip(model(given), module(given), strict=True):
+                torch.testing.assert_close(torch.as_tensor(got), want, rtol=1e-5, atol=1e-5)

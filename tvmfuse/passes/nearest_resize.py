@@ -60,7 +60,7 @@ def repeats(source: tuple[int, ...], indices: list[np.ndarray | None]) -> tuple[
         return None
     found = []
     for axis, (extent, index) in enumerate(zip(source, indices, strict=True)):
-        if index is None or not extent or index.size % extent:
+        if index is None or not extent or index.size % extent or index.ndim > len(source):
             return None
         wide = (1,) * (len(source) - index.ndim) + index.shape
         times = index.size // extent
