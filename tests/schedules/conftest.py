@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import tvm
-from tvm import te, tirx
+from tvm import relax, te, tirx
 from tvm.s_tir import Schedule
 
 from tvmfuse.hardware import Hardware, resolve_target
@@ -65,25 +65,48 @@ def definition(anchor, x, w):
 
 def kernel(variant, epilogue=""):
     """The variant's PrimFunc ``(x, w, *operands, y)`` with ``""``, ``bias`` or ``residual``."""
+    conv = variant.prim_func()
+    if not epilogue:
+        return conv
     dtype = variant.anchor.dtype
-    x = te.placeholder(variant.input_shape, dtype, name="x")
-    w = te.placeholder(variant.weight_shape, dtype, name="w")
-    y = variant.compute(x, w)
-    operands = []
-    if epilogue:
-        operands.append(te.placeholder((y.shape[-1],), dtype, name="b"))
-        y = _combined("add", lambda v, b, *i: v(*i) + b(i[-1]), y, operands[-1])
-    if epilogue == "residual":
-        operands.append(te.placeholder(y.shape, dtype, name="r"))
-        y = _combined("add_1", lambda v, r, *i: v(*i) + r(*i), y, operands[-1])
-        zero = tirx.const(0, dtype)
-        y = _combined("relu", lambda v, *i: tirx.Select(v(*i) < zero, zero, v(*i)), y)
-    func = te.create_prim_func([x, w, *operands, y], index_dtype_override="int64")
+    shapes = [[int(e) for e in p.ty.shape] for p in conv.params]
+    y = te.placeholder(shapes[-1], dtype, name="y")
+    b = te.placeholder(shapes[-1][-1:], dtype, name="b")
+    r = te.placeholder(shapes[-1], dtype, name="r")
+    zero = tirx.const(0, dtype)
+    bias = ("add", lambda v, b: lambda *i: v(*i) + b(i[-1]), [b])
+    add = ("add_1", lambda v, r: lambda *i: v(*i) + r(*i), [r])
+    relu = ("relu", lambda v: lambda *i: tirx.Select(v(*i) < zero, zero, v(*i)), [])
+    steps = [bias] if epilogue == "bias" else [bias, add, relu]
+    builder = relax.BlockBuilder()
+    operands = [o for _, _, mine in steps for o in mine]
+    read = [*shapes[:-1], *([int(e) for e in o.shape] for o in operands)]
+    params = [relax.Var(f"p{n}", relax.TensorType(s, dtype)) for n, s in enumerate(read)]
+    rest = iter(params[len(shapes) - 1 :])
+    with builder.function("fused", params, attrs={"Primitive": True}, private=True):
+        with builder.dataflow():
+            gv = builder.add_func(conv.without_attr("global_symbol"), "anchor")
+            type_ = relax.TensorType(shapes[-1], dtype)
+            value = builder.emit(relax.call_tir(gv, params[: len(shapes) - 1], out_ty=type_))
+            for name, body, mine in steps:
+                made = te.compute(y.shape, body(y, *mine), name)
+                func = te.create_prim_func([y, *mine, made], index_dtype_override="int64")
+                gv = builder.add_func(
+                    func.without_attr("global_symbol").with_attr("op_pattern", 0), name
+                )
+                value = builder.emit(
+                    relax.call_tir(gv, [value, *(next(rest) for _ in mine)], out_ty=type_)
+                )
+            out = builder.emit_output(value)
+        gv = builder.emit_func_output(out)
+    outer = [relax.Var(p.name, p.ty) for p in params]
+    with builder.function("main", outer):
+        with builder.dataflow():
+            out = builder.emit_output(relax.Call(gv, outer))
+        builder.emit_func_output(out)
+    merged = relax.transform.FuseTIR()(builder.finalize())
+    func = next(f for _, f in merged.functions_items() if isinstance(f, tirx.PrimFunc))
     return func.with_attr("tirx.noalias", True)
-
-
-def _combined(name, body, y, *operands):
-    return te.compute(y.shape, lambda *i: body(y, *operands, *i), name)
 
 
 def run(func, inputs, shape, dtype="float32"):
