@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import tvm
 from tvm.s_tir import Schedule
-from tvm.tirx import PrimFunc
+from tvm.tirx import For, PrimFunc, SeqStmt
 
 from tvmfuse.hardware import Hardware
 
@@ -102,6 +102,11 @@ def read_block(sch: Schedule, rv: Any) -> Block:
     extents = tuple(as_int(v.dom.extent) for v in stmt.iter_vars)
     notes = {str(k): v for k, v in stmt.annotations.items()}
     return Block(rv, str(stmt.name_hint), kinds, extents, str(notes.get(FAMILY, "")), notes)
+
+
+def has_loops(sch: Schedule, block: Any) -> bool:
+    """Whether a block's body has loops of its own: somebody wrote it, for no one to change."""
+    return isinstance(sch.get(block).body, For | SeqStmt)
 
 
 def as_int(expr: Any) -> int:

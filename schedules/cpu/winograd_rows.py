@@ -30,8 +30,16 @@ from tvmfuse.schedules.variant import OUT_ELEMWISE_FUSABLE, Variant
 
 FAMILY = "winograd_rows"
 M = 4
+_LANES = 16  # of float32 in the widest vectors
 _PIXEL = f"p * {i64(M * M)} + i * {i64(M)} + j"  # of a tile p, among those of all tiles
 _INFINITY = 0x7F800000  # bits of float32 infinity: those of NaN are larger, those of numbers less
+
+
+def by_rows(conv: Conv2d) -> bool:
+    """Whether every CPU can compute it by this variant: vectors of 16 are those of all of them."""
+    window = (conv.KH, conv.KW, *conv.stride, *conv.dilation, conv.groups)
+    whole = conv.C % _LANES == 0 and conv.O % _LANES == 0
+    return window == (3, 3, 1, 1, 1, 1, 1) and whole and conv.dtype == "float32"
 
 
 def grid(conv: Conv2d, hardware: Hardware) -> Grid:
@@ -105,6 +113,7 @@ def winograd_rows(conv: Conv2d, hardware: Hardware) -> RowsVariant:
         pack=pack,
         cycles=estimate_cycles(conv, hardware),
         rtol=RTOL[M],
+        moves=True,
         grid=g,
     )
 
@@ -235,11 +244,15 @@ def _schedule(
     back, untested, tested = (sch.get_sblock(n) for n in ("output_half", "untested", "contain"))
     out = base.detach_output(sch, tested)
     base.inline_producers(sch, sch.get_sblock("tile"), keep=())
-    n, h, *inner = sch.get_loops(out)
-    h_o, _ = sch.split(h, [None, M])
+    _hide_scratch(sch, tested)
+    n, *image = sch.get_loops(out)
+    first = _channels_first(sch, out)
+    h_o, h_i = sch.split(image.pop(1 if first else 0), [None, M])
+    if first:
+        sch.reorder(n, h_o, image[0], h_i, image[1])
     row = sch.fuse(n, h_o)
     sch.parallel(row)
-    base.split_vector(sch, inner[-1], lanes, parallel=False)
+    base.split_vector(sch, image[-1], lanes, parallel=False)
     for block in (tested, untested):
         sch.compute_at(block, row, preserve_unit_loops=True)
     _, p, i, j, o = sch.get_loops(untested)
@@ -252,5 +265,50 @@ def _schedule(
     for block in (product, sch.get_sblock("input_transform")):
         sch.compute_at(block, row, preserve_unit_loops=True)
     winograd.schedule_input(sch, M + 2, lanes)
+    _stage_channels_first(sch, row, lanes)
     winograd.schedule_product(sch, product, anchor, v, False, hardware, tunable)
     return sch
+
+
+def _hide_scratch(sch: Schedule, tested: Any) -> None:
+    """Take the block's own scratch off its list of accesses.
+
+    TVM makes that list again when it inlines what stands in front of the block, and then counts
+    the buffers that live inside the block as read and written outside of it.
+    """
+    for kind in ("read", "write"):
+        stmt = sch.get(tested)
+        regions = stmt.reads if kind == "read" else stmt.writes
+        own = [
+            i for i, r in enumerate(regions) if any(r.source.same_as(b) for b in stmt.alloc_buffers)
+        ]
+        if own:
+            sch.unsafe_hide_buffer_access(tested, kind, own)
+
+
+def _channels_first(sch: Schedule, out: Any) -> bool:
+    """Whether the kernel's result has its channels in front of rows and columns."""
+    stmt = sch.get(out)
+    axes = [v.var for v in stmt.iter_vars]
+    (tested,) = [r for r in stmt.reads if len(r.region) == 2 and _is_tested(r)]
+    (channel,) = [i for i, axis in enumerate(axes) if axis.same_as(tested.region[1].min)]
+    if channel not in (1, 3) or len(axes) != 4:
+        raise ValueError(f"channels are axis {channel} of {len(axes)} of the result")
+    return channel == 1
+
+
+def _is_tested(region: Any) -> bool:
+    return str(region.source.name).startswith("y")
+
+
+def _stage_channels_first(sch: Schedule, row: Any, lanes: int) -> None:
+    """Have a row of tiles read its input with channels last, where it lies the other way round."""
+    tile = sch.get_sblock("tile")
+    stmt = sch.get(tile)
+    channel = stmt.iter_vars[3].var
+    if stmt.reads[0].region[3].min.same_as(channel):
+        return
+    staged = sch.cache_read(tile, 0, "global", consumer_blocks=[tile])
+    sch.transform_layout(staged, ("write", 0), lambda n, c, h, w: (n, h, w, c))
+    sch.compute_at(staged, row, preserve_unit_loops=True)
+    base.split_vector(sch, sch.get_loops(staged)[-1], lanes, parallel=False)

@@ -97,6 +97,11 @@ class VerticalRule:
         return f"{op}({core})"
 
     @property
+    def changes_layout(self) -> bool:
+        """Whether it lets a convolution read or write an image in another layout."""
+        return self.anchor == "conv2d" and self.op == "transpose"
+
+    @property
     def key(self) -> tuple[str, str, str]:
         """What the planner looks a rule up by."""
         return self.anchor, self.op, self.side
@@ -105,7 +110,9 @@ class VerticalRule:
     def constraints(self) -> str:
         """What it asks for, in words."""
         said = ["result read by this operator alone"]
-        if self.side == PROLOGUE and self.anchor in _PRODUCTS:
+        if self.changes_layout:
+            said.append("from or to channels first, 3x3, stride 1, whole vectors of channels")
+        elif self.side == PROLOGUE and self.anchor in _PRODUCTS:
             said.append("a part of the index")
         elif self.anchor == "elementwise":
             said.append("element-wise or a move")
@@ -132,7 +139,10 @@ class VerticalRule:
         if not self.ranks[0] <= step.rank <= self.ranks[1] and self.ranks != (0, 16):
             least, most = self.ranks
             return no(f"{step.op} has rank {step.rank}, not {least} to {most}", step.name)
-        moves = self.anchor == "elementwise" or (self.side == PROLOGUE and self.anchor in _PRODUCTS)
+        if self.changes_layout and not inner and step.layout:
+            return no(step.layout, step.name)
+        product = self.side == PROLOGUE and self.anchor in _PRODUCTS
+        moves = product or self.changes_layout or self.anchor == "elementwise"
         most = ANCHOR if self.anchors else INJECTIVE if moves else BROADCAST
         if step.kind > most and not inner:
             what = "opaque" if step.kind == OPAQUE else "not element-wise"

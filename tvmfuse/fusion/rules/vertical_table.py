@@ -15,6 +15,7 @@ EPILOGUES: dict[str, dict[str, str]] = {
         "gelu": "maxvit_t", "leaky_relu": "darknet53", "prelu": "ESPNetv2", "tanh": "pix2pix",
         "exp": "FCOS", "subtract": "DnCNN", "cast": "ResNet-50 under autocast",
         "round": "CompressAI bmshj2018", "gelu_tanh": "SigLIP",
+        "transpose": "fasterrcnn_resnet50_fpn",
     },
     "depthwise": {
         "bias": "mobilenet_v2", "relu": "mobilenet_v3_large", "clip": "mobilenet_v2",
@@ -110,7 +111,7 @@ EPILOGUES: dict[str, dict[str, str]] = {
 # and take a slice only, which costs them nothing.
 PROLOGUES: dict[str, dict[str, str]] = {
     "conv2d": {
-        "slice": "googlenet",
+        "slice": "googlenet", "transpose": "RRDBNet",
     },
     "depthwise": {
         "slice": "edgenext_small",
