@@ -11,6 +11,7 @@ strip reads all of the weights: :func:`lost_share` says how much that costs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from tvm.tirx import PrimFunc
 
 from tvmfuse.hardware import Hardware
 from tvmfuse.schedules import base
+from tvmfuse.schedules.anchor import Dense
 from tvmfuse.schedules.cpu.block_sums import in_blocks
 from tvmfuse.schedules.cpu.contraction import (
     FAMILY,
@@ -29,6 +31,8 @@ from tvmfuse.schedules.cpu.contraction import (
     best_tiling,
     estimate_cycles,
     extents_of,
+    lanes_for,
+    padded_columns,
     register_limit,
     tile_anchor,
 )
@@ -84,7 +88,7 @@ def _form(sch: Schedule) -> _Form | None:
     if not sums or any(-1 in b.extents for b in found):
         return None
     shape = found[-1].spatial
-    if any(b.spatial != shape[:-1] or b.reduction != shape[-1:] for b in sums):
+    if not all(_sums_rows(b, shape) for b in sums):
         return None  # over other axes than the last one
     front = _in_front(sch, anchor.rv)
     names = [b.name for b in found]
@@ -106,6 +110,35 @@ def _in_front(sch: Schedule, block: Any) -> set[str]:
     for producer in sch.get_producers(block):
         found |= {str(sch.get(producer).name_hint), *_in_front(sch, producer)}
     return found
+
+
+def is_row_norm(func: PrimFunc) -> bool:
+    """Whether a kernel is sums along the last axis and one element-wise block behind them."""
+    found = base.blocks(base.new_schedule(func))
+    *sums, last = found or [None]
+    return (
+        last is not None
+        and bool(sums)
+        and "R" not in last.kinds
+        and all(_sums_rows(b, last.spatial) for b in sums)
+    )
+
+
+def _sums_rows(block: base.Block, shape: tuple[int, ...]) -> bool:
+    """Whether a block sums along the rows of a tensor; leading axes of one do not count."""
+    return _tight(block.spatial) == _tight(shape[:-1]) and block.reduction == shape[-1:]
+
+
+def _tight(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(itertools.dropwhile(lambda extent: extent == 1, shape))
+
+
+def dense_extents(product: Dense, hardware: Hardware) -> Extents:
+    """What :func:`extents_of` will say of the product's block."""
+    lanes = lanes_for(product.O, hardware)
+    columns = padded_columns(product.M, hardware)
+    vectors = product.O // lanes
+    return Extents(math.prod(product.lead), columns, vectors, lanes, product.K, 4 * product.K)
 
 
 def lost_share(extents: Extents, hardware: Hardware) -> float:
