@@ -136,7 +136,7 @@ def test_the_sums_run_in_vectors(kit):
     schedule, _ = kit.schedule_by_template(func, kit.AVX512)
     for name in ("total_rf_update", "spread_rf_update"):
         loops = schedule.get_loops(schedule.get_sblock(name))
-        assert schedule.get(loops[-1]).kind == 2  # vectorised
+        assert int(schedule.get(loops[-1]).kind) == tirx.ForKind.VECTORIZED
 
 
 def test_others_are_left_alone(kit):
