@@ -126,10 +126,11 @@ def is_row_norm(func: PrimFunc) -> bool:
 
 def _sums_rows(block: base.Block, shape: tuple[int, ...]) -> bool:
     """Whether a block sums along the rows of a tensor; leading axes of one do not count."""
-    return _tight(block.spatial) == _tight(shape[:-1]) and block.reduction == shape[-1:]
+    return tight(block.spatial) == tight(shape[:-1]) and block.reduction == shape[-1:]
 
 
-def _tight(shape: tuple[int, ...]) -> tuple[int, ...]:
+def tight(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without leading axes of one element: the rows are the same."""
     return tuple(itertools.dropwhile(lambda extent: extent == 1, shape))
 
 

@@ -100,6 +100,13 @@ def test_what_is_element_wise_joins_behind_the_norm():
     assert groups(plan) == [("dense", "add", "tanh", "layer_norm", "relu")]
 
 
+def test_a_slice_of_the_normed_rows_stays_apart():
+    """As the class token of ViT: the kernel has one result, and it is all of the rows."""
+    plan = plan_of(Behind(lambda m, y: m.norm(y)[:1]), SMALL)
+    assert groups(plan) == [("dense", "add", "layer_norm"), ("slice",)]
+    assert "slice has other rows than the norm" in {r.reason for r in plan.refused}
+
+
 def test_switched_off_it_stays_apart_and_says_so():
     plan = plan_of(Behind(lambda m, y: m.norm(y)), SMALL, no_rule=(RULE,))
     assert groups(plan) == [("dense", "add"), ("layer_norm",)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from tvmfuse.fusion.feasibility import REFUSED, Work, assess, joined, work_of
 from tvmfuse.fusion.kernels import PRODUCTS, KernelGraph
-from tvmfuse.fusion.norms import norm_behind_product
+from tvmfuse.fusion.norms import behind_norm, norm_behind_product
 from tvmfuse.fusion.rules.vertical import EPILOGUE, PROLOGUE, VerticalRule
 from tvmfuse.fusion.rules.vertical_table import PAIRS
 from tvmfuse.fusion.step import ANCHOR, INJECTIVE, REDUCTION, Step
@@ -265,6 +265,8 @@ class Grower:
         verdict = rule.check(self._facts(name, group))
         if verdict and pair:
             verdict = self._norm(group, name)
+        elif verdict and any(group.anchor == anchor for anchor, _ in PAIRS):
+            verdict = behind_norm(graph, group.members, name)
         return rule, verdict
 
     def _norm(self, group: _Group, name: str) -> Verdict:

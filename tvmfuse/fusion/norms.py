@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from tvmfuse.fusion.kernels import KernelGraph
+from tvmfuse.fusion.rules.vertical_table import PAIRS
 from tvmfuse.fusion.step import INJECTIVE
 from tvmfuse.hardware import Hardware
 from tvmfuse.schedules.anchor import ATTR, Dense, from_text
@@ -19,6 +20,7 @@ from tvmfuse.schedules.cpu.normed_dense import (
     is_row_norm,
     lost_share,
     strip_bytes,
+    tight,
 )
 from tvmfuse.verdict import YES, Verdict, no
 
@@ -56,6 +58,26 @@ def norm_behind_product(
     if not is_row_norm(graph.function(norm)):
         return no("it is not two sums along the last axis", norm)
     return _pays(record, norm, hardware)
+
+
+def behind_norm(graph: KernelGraph, members: Sequence[str], name: str) -> Verdict:
+    """Judge an operator behind a group: a product's norm is computed for all of its rows or none.
+
+    Parameters
+    ----------
+    graph
+        The kernels.
+    members
+        The group so far.
+    name
+        The kernel that wants to join.
+    """
+    ops = [graph.kernels[m].step for m in members]
+    normed = any((op, norm) in PAIRS for op in ops for norm in ops)
+    one, other = graph.nodes[members[-1]].shape, graph.nodes[name].shape
+    if normed and (one is None or other is None or tight(one) != tight(other)):
+        return no(f"{graph.kernels[name].op} has other rows than the norm", name)
+    return YES
 
 
 def _product(graph: KernelGraph, members: Sequence[str]) -> Dense | None:
