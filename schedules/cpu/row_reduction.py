@@ -31,16 +31,19 @@ class RowReductionTemplate:
         rows = {b.spatial for b in reductions}
         if len(rows) != 1 or len(found[-1].spatial) < len(rows.pop()):
             return None
-        return [_schedule(func, hardware)]
+        schedule = _schedule(func, hardware)
+        return None if schedule is None else [schedule]
 
 
-def _schedule(func: PrimFunc, hardware: Hardware) -> Schedule:
+def _schedule(func: PrimFunc, hardware: Hardware) -> Schedule | None:
     sch = base.new_schedule(func)
     found = base.blocks(sch)
     n_rows = len(next(b for b in found if "R" in b.kinds).spatial)
+    sums = {b.name: 0 for b in found if "R" in b.kinds}
     for block in found:
         if "R" in block.kinds:
-            vector_partials(sch, block, hardware.lanes())
+            partial = vector_partials(sch, block, hardware.lanes())
+            sums |= {} if partial is None else {str(sch.get(partial).name_hint): 1}
     blocks = [b.rv for b in base.blocks(sch)]
     out = blocks[-1]
     loops = sch.get_loops(out)
@@ -50,8 +53,19 @@ def _schedule(func: PrimFunc, hardware: Hardware) -> Schedule:
     for block in reversed(blocks[:-1]):
         sch.compute_at(block, row, preserve_unit_loops=True)
     for block in blocks:
+        wide = sums.get(str(sch.get(block).name_hint))
+        if wide is not None and _wide_axes(sch, block, row) > wide:
+            return None  # products in a row: one row needs all of another one's sums
         vectorize_inner(sch, block, row, hardware.lanes())
     return sch
+
+
+def _wide_axes(sch: Schedule, block: Any, row: Any) -> int:
+    """How many axes that are not summed have more than one element inside of a row."""
+    loops = sch.get_loops(block)[base.depth_in(sch, block, row) :]
+    kinds = base.read_block(sch, block).kinds
+    kept = loops[: len(loops) - kinds.count("R")] if kinds.endswith("R") else []
+    return sum(base.loop_extent(sch, loop) != 1 for loop in kept)
 
 
 def vector_partials(sch: Schedule, block: base.Block, lanes: int) -> Any | None:
