@@ -150,10 +150,16 @@ def read_whole(f, x):
     return f(f(y) + y)
 
 
+def normed(f, x):
+    y = torch.relu(f(x[..., :8]))
+    return nn.functional.layer_norm(f(f(y)) + y, (8,))
+
+
 REASONS = {
     "later": (read_later, conv, "it is read later as well"),
     "input": (lambda f, x: f(f(x)) + x, lambda: nn.Linear(9, 9), "an input, a constant or a view"),
     "result": (returned, lambda: nn.Linear(9, 9), "a result of the model"),
+    "normed": (normed, lambda: nn.Linear(8, 8), "layer_norm stands between it and the result"),
     "read whole": (read_whole, conv, "conv2d reads it elsewhere than it writes"),
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvmfuse.fusion.rules.vertical_table import EPILOGUES, PROLOGUES
+from tvmfuse.fusion.rules.vertical_table import EPILOGUES, PAIRS, PROLOGUES
 from tvmfuse.fusion.step import ANCHOR, BROADCAST, INJECTIVE, OPAQUE, Step
 from tvmfuse.verdict import YES, Verdict, no
 
@@ -72,8 +72,9 @@ class VerticalRule:
     ranks
         Least and largest rank of the operator's result.
     anchors
-        Whether the operator may be an anchor itself. No rule of the library says so: it forces
-        products into one kernel, and only measuring tells whether that pays.
+        Whether the operator may be an anchor itself. Of the library's only those of ``PAIRS`` say
+        so (`tvmfuse.fusion.norms` judges them); a user's rule forces anchors into one kernel, and
+        only measuring tells whether that pays.
     """
 
     anchor: str
@@ -114,6 +115,8 @@ class VerticalRule:
             said.append("from or to channels first, 3x3, stride 1, whole vectors of channels")
         elif self.side == PROLOGUE and self.anchor in _PRODUCTS:
             said.append("a part of the index")
+        elif self.anchors and (self.anchor, self.op) in PAIRS:
+            said.append("along the last axis, no loss by whole rows in one piece")
         elif self.anchor == "elementwise":
             said.append("element-wise or a move")
         else:
@@ -155,7 +158,9 @@ class VerticalRule:
 
 def _table() -> tuple[VerticalRule, ...]:
     rows = [
-        VerticalRule(anchor, op, side, model)
+        VerticalRule(
+            anchor, op, side, model, PAIRS.get((anchor, op), ()), anchors=(anchor, op) in PAIRS
+        )
         for side, table in ((EPILOGUE, EPILOGUES), (PROLOGUE, PROLOGUES))
         for anchor, ops in table.items()
         for op, model in ops.items()
