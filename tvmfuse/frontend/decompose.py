@@ -288,6 +288,8 @@ def _rebuilt(
         else:
             made[node] = graph.node_copy(node, made.__getitem__)
             values[node] = node.meta.get("val")
+            if node.op == "placeholder":
+                made[node].name = node.name  # also where a graph would not choose it: "input"
         for name in written.get(node, ()):
             made[name], values[name] = made[node], values[node]
     graph.eliminate_dead_code()
