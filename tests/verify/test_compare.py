@@ -1,5 +1,6 @@
 """What one comparison lets pass and what not."""
 
+import pytest
 import torch
 
 from tvmfuse.verify.compare import compare

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 # Composed of others, and yet their result is always new memory.
 _FRESH = frozenset(
@@ -32,7 +33,7 @@ def rewritten(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]] | None:
     written: dict[fx.Node, list[fx.Node]] = {}
     for node in graph.nodes:
         group = {node}
-        for source in node.all_input_nodes if _may_alias(node) else ():
+        for source in _aliased(node):
             group |= shared[source]
         for member in group:
             shared[member] = group
@@ -52,16 +53,24 @@ def rewritten(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]] | None:
     return written
 
 
-def _may_alias(node: fx.Node) -> bool:
+def _aliased(node: fx.Node) -> list[fx.Node]:
+    """Operands whose memory the result may be."""
     if node.op in ("placeholder", "output"):
-        return False
+        return []
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return True
-    if any(r.alias_info is not None for r in target._schema.returns):
-        return True
-    if target.name().partition(".")[0] in _FRESH:
-        return False
+        return node.all_input_nodes
+    schema = target._schema
+    if any(r.alias_info is not None for r in schema.returns):
+        given = zip(schema.arguments, node.args, strict=False)
+        named = [a for said, a in given if said.alias_info is not None]
+        return [a for a in pytree.tree_leaves((named, node.kwargs)) if isinstance(a, fx.Node)]
+    if target.name().partition(".")[0] in _FRESH or not _is_composite(target):
+        return []
+    return node.all_input_nodes  # its parts may be views, whatever its schema says (dropout)
+
+
+def _is_composite(target: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(
         target.name(), "CompositeImplicitAutograd"
     )
