@@ -187,8 +187,8 @@ def test_a_plan_that_overwrites_what_is_read_later_is_refused(kit):
     """A fault of the planner ends the build."""
     low = lower(kit.workload(Read(read_later, conv()), X), kit.HARDWARE)
     plan = make_plan(low, kit.HARDWARE)
-    adding = next(g for g in plan.groups if g.ops[0] == "conv2d" and g.ops.count("add") == 2)
-    first = next(g for g in plan.groups if g.ops == ("conv2d", "add", "relu"))
+    adding = next(g for g in plan.groups if "conv2d" in g.ops and g.ops.count("add") == 2)
+    first = next(g for g in plan.groups if "conv2d" in g.ops and g.ops[-2:] == ("add", "relu"))
     wrong = dataclasses.replace(
         plan, overwritten=(Overwritten(adding.members[-1], first.members[-1]),)
     )
