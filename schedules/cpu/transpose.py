@@ -53,12 +53,15 @@ def _crossed(sch: Schedule, block: base.Block, lanes: int) -> tuple[int, int] | 
         return None
     for position, region in enumerate(stmt.reads):
         indices = [r.min for r in region.region]
-        if any(base.as_int(r.extent) != 1 or not isinstance(r.min, Var) for r in region.region):
+        if not indices or any(
+            base.as_int(r.extent) != 1 or not isinstance(r.min, Var) for r in region.region
+        ):
             continue
         axis = next((i for i, a in enumerate(axes) if a.same_as(indices[-1])), len(axes) - 1)
         size = math.prod(base.as_int(e) for e in region.source.shape) * 4
         whole = base.vector_width(block.extents[axis], lanes) >= 4
-        if axis != len(axes) - 1 and axes[-1] in indices and whole and size >= LEAST_BYTES:
+        along = any(index.same_as(axes[-1]) for index in indices)
+        if axis != len(axes) - 1 and along and whole and size >= LEAST_BYTES:
             return position, axis
     return None
 

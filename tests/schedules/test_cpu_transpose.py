@@ -61,3 +61,10 @@ def test_left_to_others(kit, name):
     func = transposed(*LEFT[name])
     assert TransposeTemplate().apply(func, kit.AVX512, False) is None
     assert kit.schedule_by_template(func, kit.AVX512)[1] == "cpu.injective"
+
+
+def test_operands_without_axes_are_no_rows(kit):
+    s, r = te.placeholder((), "float32", "s"), te.placeholder((16, 4096), "float32", "r")
+    y = te.compute((4096, 16), lambda i, j: r[j, i] * s(), "T_scale")
+    func = te.create_prim_func([s, r, y], index_dtype_override="int64")
+    assert kit.schedule_by_template(func, kit.AVX512)[1] == "cpu.transpose"
