@@ -265,7 +265,6 @@ def _schedule(
     for block in (product, sch.get_sblock("input_transform")):
         sch.compute_at(block, row, preserve_unit_loops=True)
     winograd.schedule_input(sch, M + 2, lanes)
-    _stage_channels_first(sch, row, lanes)
     winograd.schedule_product(sch, product, anchor, v, False, hardware, tunable)
     return sch
 
@@ -299,16 +298,3 @@ def _channels_first(sch: Schedule, out: Any) -> bool:
 
 def _is_tested(region: Any) -> bool:
     return str(region.source.name).startswith("y")
-
-
-def _stage_channels_first(sch: Schedule, row: Any, lanes: int) -> None:
-    """Have a row of tiles read its input with channels last, where it lies the other way round."""
-    tile = sch.get_sblock("tile")
-    stmt = sch.get(tile)
-    channel = stmt.iter_vars[3].var
-    if stmt.reads[0].region[3].min.same_as(channel):
-        return
-    staged = sch.cache_read(tile, 0, "global", consumer_blocks=[tile])
-    sch.transform_layout(staged, ("write", 0), lambda n, c, h, w: (n, h, w, c))
-    sch.compute_at(staged, row, preserve_unit_loops=True)
-    base.split_vector(sch, sch.get_loops(staged)[-1], lanes, parallel=False)

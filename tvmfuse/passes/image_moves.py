@@ -1,11 +1,11 @@
-"""Say a transpose beside a convolution as what it is there: an image's channels, first or last.
+"""Say a transpose behind a convolution as what it is there: an image's channels come first.
 
 `canonical_moves` has dropped the axis of a batch of one, with a reshape in front and one behind,
-and a group ends at a reshape. Where a convolution can read or write channels first itself
+and a group ends at a reshape. Where a convolution can write channels first itself
 (`tvmfuse.schedules.cpu.winograd_rows`), the transpose gets its four axes back and can join it.
 
-Before: ``conv2d(reshape(permute_dims(reshape(x, (C, H, W)), (1, 2, 0)), (1, H, W, C)), w)``
-After:  ``conv2d(permute_dims(x, (0, 2, 3, 1)), w)``
+Before: ``reshape(permute_dims(reshape(relu(conv2d(x, w)), (H, W, C)), (2, 0, 1)), (1, C, H, W))``
+After:  ``permute_dims(relu(conv2d(x, w)), (0, 3, 1, 2))``
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvmfuse.passes.lower_anchors import conv2d_anchor
 from tvmfuse.passes.relax_tools import ints, op_name, shape_of, value_behind
 from tvmfuse.schedules.cpu.winograd_rows import by_rows
 
-TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+TO_FIRST = (0, 3, 1, 2)
 _FAR = 8  # element-wise operators between a convolution and the transpose of its result
 
 
@@ -29,11 +29,6 @@ _FAR = 8  # element-wise operators between a convolution and the transpose of it
 class _Images(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        if op_name(call) == "relax.nn.conv2d" and self._by_rows(call):
-            image = self._moved(self._value(call.args[0]), TO_LAST)
-            if image is not None:
-                moved = self.builder_.emit(relax.op.permute_dims(image, TO_LAST))
-                return relax.op.nn.conv2d(moved, call.args[1], **_attributes(call))
         if op_name(call) == "relax.reshape":
             image = self._moved(call, TO_FIRST)
             if image is not None and self._comes_from_rows(image):
@@ -76,20 +71,6 @@ class _Images(PyExprMutator):
                 return False
             image = value.args[0]
         return False
-
-
-def _attributes(call: relax.Call) -> dict[str, Any]:
-    attrs = call.attrs
-    return {
-        "strides": list(ints(attrs.strides)),
-        "padding": list(ints(attrs.padding)),
-        "dilation": list(ints(attrs.dilation)),
-        "groups": int(attrs.groups),
-        "data_layout": str(attrs.data_layout),
-        "kernel_layout": str(attrs.kernel_layout),
-        "out_layout": str(attrs.out_layout),
-        "out_dtype": str(attrs.out_dtype) or None,
-    }
 
 
 @tvm.transform.module_pass(opt_level=0, name="ImageMoves")
