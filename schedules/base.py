@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tvm
-from tvm.s_tir import Schedule
+from tvm.s_tir import Schedule, ScheduleError
 from tvm.tirx import For, PrimFunc, SeqStmt
 
 from tvmfuse.hardware import Hardware
@@ -93,6 +93,21 @@ def blocks(sch: Schedule) -> list[Block]:
     except tvm.TVMError:
         return []
     return [read_block(sch, rv) for rv in handles]
+
+
+def elementwise(func: PrimFunc) -> Schedule | None:
+    """A kernel without sums, its blocks inlined into its results; None for another kernel."""
+    sch = new_schedule(func)
+    found = blocks(sch)
+    if not found or any(set(b.kinds) - {"S"} or -1 in b.extents for b in found):
+        return None
+    for block in found:
+        if sch.get_consumers(block.rv):
+            try:
+                sch.compute_inline(block.rv)
+            except ScheduleError:
+                continue  # a buffer that is also an output stays a stage of its own
+    return sch
 
 
 def read_block(sch: Schedule, rv: Any) -> Block:

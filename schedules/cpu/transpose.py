@@ -27,15 +27,9 @@ class TransposeTemplate:
 
     def apply(self, func: PrimFunc, hardware: Hardware, tunable: bool) -> list[Schedule] | None:
         """See :class:`tvmfuse.schedules.base.Template`."""
-        sch = base.new_schedule(func)
-        found = base.blocks(sch)
-        if not found or any(set(b.kinds) - {"S"} or -1 in b.extents for b in found):
-            return None
-        for block in found:
-            if sch.get_consumers(block.rv):
-                sch.compute_inline(block.rv)
-        rest = base.blocks(sch)
-        if len(rest) != 1:
+        sch = base.elementwise(func)
+        rest = [] if sch is None else base.blocks(sch)
+        if sch is None or len(rest) != 1:
             return None
         lanes = hardware.lanes()
         crossed = _crossed(sch, rest[0], lanes)

@@ -224,6 +224,13 @@ def _linear(row: list[float], term: Callable[[int], Any]) -> Any:
     return total
 
 
+def vectors_of(anchor: base.Block, hardware: Hardware) -> tuple[list[int], int]:
+    """Vectors of channels that a register tile may have, and how many it has by default."""
+    vectors = anchor.spatial[2] // int(anchor.annotations[base.LANES])
+    wide = [v for v in base.divisors(vectors, 6) if register_limit(hardware, v) >= 1]
+    return wide, max((v for v in wide if v <= 2), default=1)
+
+
 class WinogradTemplate:
     """Three parallel stages; the products are a register-tiled batched contraction."""
 
@@ -234,11 +241,9 @@ class WinogradTemplate:
         anchor = base.find_family(base.blocks(base.new_schedule(func)), FAMILY)
         if anchor is None:
             return None
-        vectors = anchor.spatial[2] // int(anchor.annotations[base.LANES])
-        wide = [v for v in base.divisors(vectors, 6) if register_limit(hardware, v) >= 1]
+        wide, default = vectors_of(anchor, hardware)
         if not tunable:
-            v = max((v for v in wide if v <= 2), default=1)
-            return [_schedule(func, anchor, v, False, hardware, False)]
+            return [_schedule(func, anchor, default, False, hardware, False)]
         return [
             _schedule(func, anchor, v, tiles_outer, hardware, True)
             for v in wide

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax, te
+from tvm import te
 from tvm.s_tir import Schedule
 from tvm.tirx import PrimFunc
 
@@ -23,9 +23,10 @@ from tvmfuse.hardware import Hardware
 from tvmfuse.schedules import base
 from tvmfuse.schedules.anchor import Conv2d
 from tvmfuse.schedules.cpu import winograd
-from tvmfuse.schedules.cpu.contraction import lanes_for, padded_columns, register_limit
+from tvmfuse.schedules.cpu.contraction import lanes_for, padded_columns
 from tvmfuse.schedules.cpu.text import Writer, i64
 from tvmfuse.schedules.cpu.winograd import AT, RTOL, Grid
+from tvmfuse.schedules.merge import Step, merged
 from tvmfuse.schedules.variant import OUT_ELEMWISE_FUSABLE, Variant
 
 FAMILY = "winograd_rows"
@@ -78,12 +79,12 @@ class RowsVariant(Variant):
         ).with_attr("op_pattern", OUT_ELEMWISE_FUSABLE)
         y = te.placeholder((g.tiles * M * M, conv.O), dtype, name="contained")
         crop = te.create_prim_func([y, _crop(conv, g, y)], index_dtype_override="int64")
-        kernels = {
-            "untested": untested,
-            "contain": contain(conv, g, self.weight_shape[-1]),
-            "crop": crop,
-        }
-        return _merged(kernels, self.input_shape, self.weight_shape, g, conv)
+        steps = [
+            Step(untested, (0, 1)),
+            Step(contain(conv, g, self.weight_shape[-1]), (2, 0, 1)),
+            Step(crop, (3,)),
+        ]
+        return merged([self.input_shape, self.weight_shape], dtype, steps)
 
 
 def winograd_rows(conv: Conv2d, hardware: Hardware) -> RowsVariant:
@@ -188,36 +189,6 @@ def _define(w: Writer, conv: Conv2d, g: Grid, positions: int, channel: str, vect
         w.line(f"y[{_PIXEL}, {channel}] = sum[l]")
 
 
-def _merged(
-    kernels: dict[str, PrimFunc], image: Any, weight: Any, g: Grid, conv: Conv2d
-) -> PrimFunc:
-    """The three kernels as one ``(x, w, y)``."""
-    builder = relax.BlockBuilder()
-    names = {
-        name: builder.add_func(func.without_attr("global_symbol"), name)
-        for name, func in kernels.items()
-    }
-    types = [relax.TensorType(shape, conv.dtype) for shape in (image, weight)]
-    untested = relax.TensorType((g.tiles, M, M, conv.O), conv.dtype)
-    tested = relax.TensorType((g.tiles * M * M, conv.O), conv.dtype)
-    result = relax.TensorType((conv.N, conv.OH, conv.OW, conv.O), conv.dtype)
-    x, w = (relax.Var(n, t) for n, t in zip("xw", types, strict=True))
-    with builder.function("fused", [x, w], attrs={"Primitive": True}, private=True):
-        with builder.dataflow():
-            t = builder.emit(relax.call_tir(names["untested"], [x, w], out_ty=untested))
-            y = builder.emit(relax.call_tir(names["contain"], [t, x, w], out_ty=tested))
-            out = builder.emit_output(relax.call_tir(names["crop"], [y], out_ty=result))
-        fused = builder.emit_func_output(out)
-    x, w = (relax.Var(n, t) for n, t in zip("xw", types, strict=True))
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            out = builder.emit_output(relax.Call(fused, [x, w]))
-        builder.emit_func_output(out)
-    merged = relax.transform.FuseTIR()(builder.finalize())
-    kernel = next(f for gv, f in merged.functions_items() if isinstance(f, PrimFunc))
-    return kernel.with_attr("op_pattern", OUT_ELEMWISE_FUSABLE).with_attr("tirx.noalias", True)
-
-
 class WinogradRowsTemplate:
     """Rows of tiles in parallel; everything of a row is computed at its loop."""
 
@@ -228,10 +199,9 @@ class WinogradRowsTemplate:
         anchor = base.find_family(base.blocks(base.new_schedule(func)), FAMILY)
         if anchor is None:
             return None
-        vectors = anchor.spatial[2] // int(anchor.annotations[base.LANES])
-        wide = [v for v in base.divisors(vectors, 6) if register_limit(hardware, v) >= 1]
+        wide, default = winograd.vectors_of(anchor, hardware)
         if not tunable:
-            return [_schedule(func, anchor, max(v for v in wide if v <= 2), hardware, False)]
+            return [_schedule(func, anchor, default, hardware, False)]
         return [_schedule(func, anchor, v, hardware, True) for v in wide]
 
 
@@ -246,7 +216,7 @@ def _schedule(
     base.inline_producers(sch, sch.get_sblock("tile"), keep=())
     _hide_scratch(sch, tested)
     n, *image = sch.get_loops(out)
-    first = _channels_first(sch, out)
+    first = _channels_first(sch, tested, out)
     h_o, h_i = sch.split(image.pop(1 if first else 0), [None, M])
     if first:
         sch.reorder(n, h_o, image[0], h_i, image[1])
@@ -285,16 +255,12 @@ def _hide_scratch(sch: Schedule, tested: Any) -> None:
             sch.unsafe_hide_buffer_access(tested, kind, own)
 
 
-def _channels_first(sch: Schedule, out: Any) -> bool:
+def _channels_first(sch: Schedule, tested: Any, out: Any) -> bool:
     """Whether the kernel's result has its channels in front of rows and columns."""
-    stmt = sch.get(out)
+    stmt, (written,) = sch.get(out), sch.get(tested).writes
     axes = [v.var for v in stmt.iter_vars]
-    (tested,) = [r for r in stmt.reads if len(r.region) == 2 and _is_tested(r)]
-    (channel,) = [i for i, axis in enumerate(axes) if axis.same_as(tested.region[1].min)]
+    (read,) = [r for r in stmt.reads if r.source.same_as(written.source)]
+    (channel,) = [i for i, axis in enumerate(axes) if axis.same_as(read.region[1].min)]
     if channel not in (1, 3) or len(axes) != 4:
         raise ValueError(f"channels are axis {channel} of {len(axes)} of the result")
     return channel == 1
-
-
-def _is_tested(region: Any) -> bool:
-    return str(region.source.name).startswith("y")

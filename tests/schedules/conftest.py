@@ -7,12 +7,13 @@ import sys
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, te, tirx
+from tvm import te, tirx
 from tvm.s_tir import Schedule
 
 from tvmfuse.hardware import Hardware, resolve_target
 from tvmfuse.schedules import schedule_by_template, space
 from tvmfuse.schedules.anchor import Conv2d, Dense
+from tvmfuse.schedules.merge import Step, merged
 
 CORES = 2
 LOCAL = resolve_target("llvm", CORES)
@@ -77,36 +78,17 @@ def kernel(variant, epilogue=""):
     bias = ("add", lambda v, b: lambda *i: v(*i) + b(i[-1]), [b])
     add = ("add_1", lambda v, r: lambda *i: v(*i) + r(*i), [r])
     relu = ("relu", lambda v: lambda *i: tirx.Select(v(*i) < zero, zero, v(*i)), [])
-    steps = [bias] if epilogue == "bias" else [bias, add, relu]
-    builder = relax.BlockBuilder()
-    operands = [o for _, _, mine in steps for o in mine]
-    read = [*shapes[:-1], *([int(e) for e in o.shape] for o in operands)]
-    params = [relax.Var(f"p{n}", relax.TensorType(s, dtype)) for n, s in enumerate(read)]
-    rest = iter(params[len(shapes) - 1 :])
-    with builder.function("fused", params, attrs={"Primitive": True}, private=True):
-        with builder.dataflow():
-            gv = builder.add_func(conv.without_attr("global_symbol"), "anchor")
-            type_ = relax.TensorType(shapes[-1], dtype)
-            value = builder.emit(relax.call_tir(gv, params[: len(shapes) - 1], out_ty=type_))
-            for name, body, mine in steps:
-                made = te.compute(y.shape, body(y, *mine), name)
-                func = te.create_prim_func([y, *mine, made], index_dtype_override="int64")
-                gv = builder.add_func(
-                    func.without_attr("global_symbol").with_attr("op_pattern", 0), name
-                )
-                value = builder.emit(
-                    relax.call_tir(gv, [value, *(next(rest) for _ in mine)], out_ty=type_)
-                )
-            out = builder.emit_output(value)
-        gv = builder.emit_func_output(out)
-    outer = [relax.Var(p.name, p.ty) for p in params]
-    with builder.function("main", outer):
-        with builder.dataflow():
-            out = builder.emit_output(relax.Call(gv, outer))
-        builder.emit_func_output(out)
-    merged = relax.transform.FuseTIR()(builder.finalize())
-    func = next(f for _, f in merged.functions_items() if isinstance(f, tirx.PrimFunc))
-    return func.with_attr("tirx.noalias", True)
+    epilogues = [bias] if epilogue == "bias" else [bias, add, relu]
+    operand = len(shapes) - 1
+    inputs = [*shapes[:-1], *([int(e) for e in o.shape] for *_, mine in epilogues for o in mine)]
+    steps = [Step(conv, tuple(range(operand)))]
+    for name, body, mine in epilogues:
+        made = te.compute(y.shape, body(y, *mine), name)
+        func = te.create_prim_func([y, *mine, made], index_dtype_override="int64")
+        value = len(inputs) + len(steps) - 1
+        steps.append(Step(func, (value, *range(operand, operand + len(mine)))))
+        operand += len(mine)
+    return merged(inputs, dtype, steps)
 
 
 def run(func, inputs, shape, dtype="float32"):

@@ -262,7 +262,7 @@ class Grower:
             return None, no(f"{kernel.op} is an anchor itself", name)
         if rule is None:
             return None, no(verdict.reason, name)
-        verdict = rule.check(self._facts(name, group, group.members[0]))
+        verdict = rule.check(self._facts(name, group))
         if verdict and pair:
             verdict = self._norm(group, name)
         elif verdict and any(group.anchor == anchor for anchor, _ in PAIRS):
@@ -274,15 +274,15 @@ class Grower:
             return no("no target to judge it by", name)
         return norm_behind_product(self.graph, group.members, name, self._hardware)
 
-    def _facts(self, name: str, group: _Group | None = None, anchor: str = "") -> Step:
+    def _facts(self, name: str, group: _Group | None = None) -> Step:
         kernel, node = self.graph.kernels[name], self.graph.nodes[name]
         before = self.graph.kernels[group.members[-1]].elements if group else kernel.elements
         costly = group is not None and kernel.elements > before and self._costly(group)
         rank = -1 if node.shape is None else len(node.shape)
         facts = name, kernel.op, kernel.kind, node.dtype, rank, kernel.elements, before, costly
-        if kernel.op != "transpose" or self.graph.kernels[anchor].op != "conv2d":
+        if group is None or (group.anchor, kernel.op) != ("conv2d", "transpose"):
             return Step(*facts)
-        return Step(*facts, layout=self.graph.layout_change(name, anchor))
+        return Step(*facts, layout=self.graph.layout_change(name, group.members[0]))
 
     def _costly(self, group: _Group) -> bool:
         """Whether computing the group again for a broadcast costs more than a few additions."""
@@ -306,12 +306,12 @@ class Grower:
         users = self.graph.users.get(out, ())
         if out in self.graph.outputs or any(self._owner.get(u) is not reader for u in users):
             return  # what is read elsewhere has to be stored anyway
-        rules, verdict, anchor = list[VerticalRule](), YES, reader.members[0]
+        rules, verdict = list[VerticalRule](), YES
         for member in reversed(group.members):
             step = self.graph.kernels[member].step
             rule, verdict = self._rule(reader.anchor, step, PROLOGUE)
             if rule is not None:
-                verdict = rule.check(self._facts(member, None, anchor), inner=member != out)
+                verdict = rule.check(self._facts(member), inner=member != out)
             if rule is None or not verdict:
                 label = VerticalRule(reader.anchor, step, PROLOGUE).name
                 self.stopped.append(Stopped(out, label, no(verdict.reason, member)))

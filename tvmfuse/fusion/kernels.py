@@ -100,7 +100,7 @@ class KernelGraph(Graph):
 
     def anchor_kind(self, name: str) -> str:
         """The word for an anchor in the rules; ``"other"`` for one that they do not name."""
-        record = self._record(name)
+        record = self.record(name)
         if isinstance(record, Conv2d) and record.groups > 1:
             return "depthwise" if record.groups == record.C == record.O else "grouped"
         op = _ANCHOR_NAMES.get(self.kernels[name].op, self.kernels[name].op)
@@ -116,7 +116,7 @@ class KernelGraph(Graph):
         anchor
             The convolution.
         """
-        record = self._record(anchor)
+        record = self.record(anchor)
         axes = permutation(self.function(name))
         if axes != (0, 3, 1, 2):
             return f"its axes are {axes}, not channels last to channels first"
@@ -124,7 +124,8 @@ class KernelGraph(Graph):
             return "the convolution is none of 3x3, stride 1, with whole vectors of channels"
         return ""
 
-    def _record(self, name: str) -> Any:
+    def record(self, name: str) -> Any:
+        """What kind of product a kernel is (`tvmfuse.schedules.anchor`); None for others."""
         attrs = self.function(name).attrs or {}
         return from_text(str(attrs[ATTR])) if ATTR in attrs else None
 

@@ -13,7 +13,7 @@ from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.rules.vertical_table import PAIRS
 from tvmfuse.fusion.step import INJECTIVE
 from tvmfuse.hardware import Hardware
-from tvmfuse.schedules.anchor import ATTR, Dense, from_text
+from tvmfuse.schedules.anchor import Dense
 from tvmfuse.schedules.cpu.normed_dense import (
     best_strip,
     dense_extents,
@@ -83,8 +83,7 @@ def behind_norm(graph: KernelGraph, members: Sequence[str], name: str) -> Verdic
 def _product(graph: KernelGraph, members: Sequence[str]) -> Dense | None:
     """The record of the group's only anchor; None unless that is a dense product."""
     anchors = [m for m in members if graph.kernels[m].kind > INJECTIVE]
-    attrs = graph.function(anchors[0]).attrs or {}
-    record = from_text(str(attrs[ATTR])) if ATTR in attrs else None
+    record = graph.record(anchors[0])
     return record if len(anchors) == 1 and isinstance(record, Dense) else None
 
 

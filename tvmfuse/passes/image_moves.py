@@ -30,7 +30,7 @@ class _Images(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         if op_name(call) == "relax.reshape":
-            image = self._moved(call, TO_FIRST)
+            image = self._moved(call)
             if image is not None and self._comes_from_rows(image):
                 return relax.op.permute_dims(image, TO_FIRST)
         return call
@@ -42,10 +42,8 @@ class _Images(PyExprMutator):
         conv = conv2d_anchor(self.builder_.normalize(call))
         return conv is not None and by_rows(conv)
 
-    def _moved(self, outer: Any, axes: tuple[int, ...]) -> Any:
-        """What ``outer`` transposes by ``axes`` in three steps; None when it is something else."""
-        if op_name(outer) != "relax.reshape":
-            return None
+    def _moved(self, outer: relax.Call) -> Any:
+        """The image that a reshape gives with channels first; None when it does something else."""
         permute = self._value(outer.args[0])
         if op_name(permute) != "relax.permute_dims" or permute.attrs.axes is None:
             return None
@@ -56,9 +54,9 @@ class _Images(PyExprMutator):
         shape, thin = shape_of(image), shape_of(permute.args[0])
         if shape is None or len(shape) != 4 or shape[0] != 1 or thin != shape[1:]:
             return None
-        if tuple(a + 1 for a in ints(permute.attrs.axes)) != axes[1:]:
+        if tuple(a + 1 for a in ints(permute.attrs.axes)) != TO_FIRST[1:]:
             return None
-        return image if shape_of(outer) == tuple(shape[a] for a in axes) else None
+        return image if shape_of(outer) == tuple(shape[a] for a in TO_FIRST) else None
 
     def _comes_from_rows(self, image: relax.Expr) -> bool:
         """Whether element-wise operators alone lie between it and such a convolution."""

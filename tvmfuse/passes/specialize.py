@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.tirx import PrimFunc
 
 from tvmfuse.errors import BuildError
+from tvmfuse.graph import op_of
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.group import PREFIX
 from tvmfuse.passes.relax_tools import array_of, bindings, constant, with_variables
@@ -80,8 +81,7 @@ def group_kernel(
 
 def _moves(function: relax.Function) -> bool:
     """Whether a transpose is part of the group."""
-    names = (str(b.value.args[0].name_hint) for b in bindings(function))
-    return any(name.rstrip("0123456789").removesuffix("_") == "transpose" for name in names)
+    return any(op_of(binding.value) == "transpose" for binding in bindings(function))
 
 
 def group_names(mod: tvm.IRModule) -> list[str]:

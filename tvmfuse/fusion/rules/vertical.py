@@ -142,7 +142,7 @@ class VerticalRule:
         if not self.ranks[0] <= step.rank <= self.ranks[1] and self.ranks != (0, 16):
             least, most = self.ranks
             return no(f"{step.op} has rank {step.rank}, not {least} to {most}", step.name)
-        if self.changes_layout and not inner and step.layout:
+        if self.changes_layout and step.layout:
             return no(step.layout, step.name)
         product = self.side == PROLOGUE and self.anchor in _PRODUCTS
         moves = product or self.changes_layout or self.anchor == "elementwise"
