@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tvm
-from tvm.s_tir import Schedule
-from tvm.tirx import PrimFunc
+from tvm.s_tir import Schedule, ScheduleError
+from tvm.tirx import For, PrimFunc, SeqStmt
 
 from tvmfuse.hardware import Hardware
 
@@ -95,6 +95,21 @@ def blocks(sch: Schedule) -> list[Block]:
     return [read_block(sch, rv) for rv in handles]
 
 
+def elementwise(func: PrimFunc) -> Schedule | None:
+    """A kernel without sums, its blocks inlined into its results; None for another kernel."""
+    sch = new_schedule(func)
+    found = blocks(sch)
+    if not found or any(set(b.kinds) - {"S"} or -1 in b.extents for b in found):
+        return None
+    for block in found:
+        if sch.get_consumers(block.rv):
+            try:
+                sch.compute_inline(block.rv)
+            except ScheduleError:
+                continue  # a buffer that is also an output stays a stage of its own
+    return sch
+
+
 def read_block(sch: Schedule, rv: Any) -> Block:
     """Facts of one block as it stands in the schedule."""
     stmt = sch.get(rv)
@@ -102,6 +117,11 @@ def read_block(sch: Schedule, rv: Any) -> Block:
     extents = tuple(as_int(v.dom.extent) for v in stmt.iter_vars)
     notes = {str(k): v for k, v in stmt.annotations.items()}
     return Block(rv, str(stmt.name_hint), kinds, extents, str(notes.get(FAMILY, "")), notes)
+
+
+def has_loops(sch: Schedule, block: Any) -> bool:
+    """Whether a block's body has loops of its own: somebody wrote it, for no one to change."""
+    return isinstance(sch.get(block).body, For | SeqStmt)
 
 
 def as_int(expr: Any) -> int:

@@ -44,6 +44,9 @@ class Variant:
     exact
         Whether an output depends on its own window alone, so that NaN and infinity stay where
         the definition puts them.
+    moves
+        Whether its template also writes images with channels first, when a transpose is part of
+        the kernel.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Variant:
     cycles: float
     rtol: float
     exact: bool = True
+    moves: bool = False
 
     @property
     def weight_bytes(self) -> int:

@@ -27,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -73,11 +74,12 @@ def main() -> None:
         sys.exit(f"no model of {options.sets} matches --only {options.only!r}")
     known = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     again = options.again.split(",")
-    done = {r["model"]: r for r in known if r["outcome"] not in again}
+    done = {r["model"]: r for r in known}
     for number, (group, name) in enumerate(asked, 1):
-        if name in done:
+        if name in done and done[name]["outcome"] not in again:
             continue
-        result = {"set": group, "model": name, **attempt(name, options.timeout, options.memory)}
+        result = {"set": group, "model": name, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
+                  **attempt(name, options.timeout, options.memory)}  # fmt: skip
         done[name] = result
         print(f"{number}/{len(asked)} {result['outcome']:8} {name} {result['seconds']:.0f} s "
               f"{result.get('message', '')[:200]}", flush=True)  # fmt: skip
@@ -86,7 +88,9 @@ def main() -> None:
     results = [done[name] for _, name in asked]
     print(summary(results))
     if options.markdown:
-        options.markdown.write_text(page(list(done.values())), encoding="utf-8")
+        options.markdown.write_text(
+            page(list(done.values()), options.sets.split(",")), encoding="utf-8"
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -208,8 +212,8 @@ def summary(results: list[dict[str, Any]]) -> str:
     return f"{len(results)} models: {', '.join(parts)} ({counts['right'] / len(results):.1%} right)"
 
 
-def page(results: list[dict[str, Any]]) -> str:
-    """The results as a page of documentation."""
+def page(results: list[dict[str, Any]], groups: Sequence[str] = ()) -> str:
+    """The results as a page of documentation, which also names what of ``groups`` was not run."""
     packages = ("torch", "torchvision", "timm", "transformers", "apache-tvm", "tvmfuse")
     versions = ", ".join(f"{p} {version_of(p)}" for p in packages)
     lines = [
@@ -219,7 +223,8 @@ def page(results: list[dict[str, Any]]) -> str:
         "Random weights, float32, batch 1, the input size of the name; `--trials 0 --no-log`. "
         "*Right*: imported, built, and verified at three levels against eager PyTorch. Kernels: "
         "calls in one inference, of how many operators. Seconds: the whole command, by the wall "
-        "clock on two cores that other work shared, so upper bounds, and of the processor.", "",
+        "clock on two cores that other work shared, so upper bounds, and of the processor. "
+        f"Run {_days(results)}.", "",
     ]  # fmt: skip
     for group in dict.fromkeys(r["set"] for r in results):
         rows = [r for r in results if r["set"] == group]
@@ -236,7 +241,19 @@ def page(results: list[dict[str, Any]]) -> str:
                 f"{kernels.get('before', '')} | {r['seconds']:.0f} | {_whole(r)} | {message} |"
             )
         lines.append("")
+        left = [n for n in models_of(group) if n not in {r["model"] for r in rows}]
+        if group in groups and left:
+            lines += [f"Not run ({len(left)}): {', '.join(left)}.", ""]
+    for group in groups:
+        if all(r["set"] != group for r in results):
+            lines += [f"## {group}", "", f"Not run: {', '.join(models_of(group))}.", ""]
     return "\n".join(lines)
+
+
+def _days(results: list[dict[str, Any]]) -> str:
+    """First and last day on which models were run."""
+    days = sorted({r["date"] for r in results if "date" in r})
+    return "on " + " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "on no day it knows"
 
 
 def _whole(result: dict[str, Any]) -> str:
@@ -246,7 +263,8 @@ def _whole(result: dict[str, Any]) -> str:
 
 def one_line(message: str) -> str:
     """A message as a cell of a table."""
-    return " ".join(message.split())[:200].replace("|", "\\|")
+    short = re.sub(r"/\S*/site-packages/", "", " ".join(message.split()))
+    return short[:200].replace("|", "\\|")
 
 
 def version_of(package: str) -> str:

@@ -143,6 +143,11 @@ def _choice(kernel: _Kernel, hardware: Hardware) -> Choice:
     return Choice(index, schedule.mod["main"], template, None, note)
 
 
+def rounds_least(group: GroupKernel, variant: AnyVariant) -> bool:
+    """Whether no other variant of the group rounds less: what is left without Winograd."""
+    return variant.rtol == min(v.rtol for v in group.variants)
+
+
 def restricted(
     groups: list[GroupKernel], keep: Callable[[GroupKernel, AnyVariant], bool]
 ) -> list[GroupKernel]:

@@ -130,7 +130,7 @@ class Graph:
             name = str(binding.var.name)
             operands = tuple(_leaves(binding.value))
             self.nodes[name] = Node(
-                name, _kind(binding.value), binding.var, binding.value, operands
+                name, op_of(binding.value), binding.var, binding.value, operands
             )
         self.parameters = tuple(str(p.name) for p in main.params)
         self.outputs = frozenset(self._returned(main.body.body))
@@ -203,7 +203,8 @@ def _leaves(expr: Any) -> Iterator[Any]:
             yield from _leaves(argument)
 
 
-def _kind(value: Any) -> str:
+def op_of(value: Any) -> str:
+    """What a call computes: an operator's name, or that of the kernel it calls, without numbers."""
     name = op_name(value)
     if name == "relax.call_tir":
         return str(value.args[0].name_hint).rstrip("0123456789_")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmfuse.build import Artifact, build
-from tvmfuse.choose import Choice, choose_kernels, restricted
+from tvmfuse.choose import Choice, choose_kernels, restricted, rounds_least
 from tvmfuse.config import CompileOptions, InputShape, shape_and_type, shipped_log_dir
 from tvmfuse.database import TuningLog
 from tvmfuse.errors import ArtifactError, DeviceError, VerificationError
@@ -215,14 +215,14 @@ class Run:
         return LocalMeasurer(self.hardware, model_bytes=weight_bytes(groups))
 
     def _groups(self, groups: list[GroupKernel]) -> list[GroupKernel]:
-        """Groups with their variants; without Winograd where the outputs would show its tiles."""
+        """Groups with their variants; without those whose tiles the outputs would show."""
         inexact = [g for g in groups if not all(v.exact for v in g.variants)]
         names = [g.name.removeprefix(PREFIX) for g in inexact]
         if not names or not shows_positions(self.workload, self.lowered, names, self.options.seed):
             return groups
         self.progress.note(
-            "an output shows which pixels are NaN or infinite, and Winograd convolutions would "
-            "hand these to their neighbours: direct ones are used"
+            "an output shows which pixels are NaN or infinite: Winograd convolutions that would "
+            "hand these to their neighbours are not used"
         )
         return restricted(groups, lambda _, variant: variant.exact)
 
@@ -291,7 +291,7 @@ class Run:
         """Choices that round less, and what to call them; none are left when both are empty.
 
         Where only layers are off, their kernels get the next variant that rounds less; otherwise
-        all kernels get exact ones.
+        all kernels get those that round least.
         """
         off = {id(g.kernels) for g in self.groups if kernel_name(g.name) in report.diverging}
         rounding = {g.name: g.variants[choices[g.name].variant] for g in self.groups if g.variants}
@@ -305,8 +305,8 @@ class Run:
             better = self._chosen_again(chosen, less)
             if better:
                 return better, f"variants that round less for {len(off)} kernels"
-        inexact = [g for g in self.groups if g.variants and not rounding[g.name].exact]
-        return self._chosen_again(inexact, lambda _, v: v.exact), "direct convolutions"
+        rough = [g for g in self.groups if g.variants and not rounds_least(g, rounding[g.name])]
+        return self._chosen_again(rough, rounds_least), "direct convolutions"
 
     def _chosen_again(
         self, groups: list[GroupKernel], keep: Callable[[GroupKernel, AnyVariant], bool]

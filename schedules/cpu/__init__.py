@@ -8,19 +8,25 @@ from tvmfuse.schedules.cpu.contraction import ContractionTemplate
 from tvmfuse.schedules.cpu.dot import DotTemplate
 from tvmfuse.schedules.cpu.fallback import FallbackTemplate
 from tvmfuse.schedules.cpu.injective import InjectiveTemplate
+from tvmfuse.schedules.cpu.normed_dense import NormedDenseTemplate
 from tvmfuse.schedules.cpu.outer_reduction import OuterReductionTemplate
 from tvmfuse.schedules.cpu.product_chain import ProductChainTemplate
 from tvmfuse.schedules.cpu.row_reduction import RowReductionTemplate
+from tvmfuse.schedules.cpu.transpose import TransposeTemplate
 from tvmfuse.schedules.cpu.winograd import WinogradTemplate
+from tvmfuse.schedules.cpu.winograd_rows import WinogradRowsTemplate
 
 TEMPLATES: tuple[Template, ...] = (
+    NormedDenseTemplate(),
     ContractionTemplate(),
     WinogradTemplate(),
+    WinogradRowsTemplate(),
     AttentionTemplate(),
     BatchMatmulTemplate(),
     DotTemplate(),
     OuterReductionTemplate(),
     RowReductionTemplate(),
+    TransposeTemplate(),
     InjectiveTemplate(),
     ProductChainTemplate(),
     FallbackTemplate(),

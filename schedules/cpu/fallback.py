@@ -26,6 +26,9 @@ def _schedule_block(sch: Schedule, block: base.Block, hardware: Hardware) -> Non
     loops = sch.get_loops(block.rv)
     if len(loops) != len(block.kinds):
         return  # opaque nests keep their own order
+    if base.has_loops(sch, block.rv):
+        sch.parallel(sch.fuse(*loops) if len(loops) > 1 else loops[0])
+        return  # its inner loops are written, and vectors among them
     leading = 0
     while leading < len(loops) and block.kinds[leading] == "S":
         leading += 1

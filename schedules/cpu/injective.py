@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tvm.s_tir import Schedule, ScheduleError
+from tvm.s_tir import Schedule
 from tvm.tirx import PrimFunc
 
 from tvmfuse.hardware import Hardware
@@ -18,16 +18,9 @@ class InjectiveTemplate:
 
     def apply(self, func: PrimFunc, hardware: Hardware, tunable: bool) -> list[Schedule] | None:
         """See :class:`tvmfuse.schedules.base.Template`."""
-        sch = base.new_schedule(func)
-        found = base.blocks(sch)
-        if not found or any(set(b.kinds) - {"S"} or -1 in b.extents for b in found):
+        sch = base.elementwise(func)
+        if sch is None:
             return None
-        for block in found:
-            if sch.get_consumers(block.rv):
-                try:
-                    sch.compute_inline(block.rv)
-                except ScheduleError:
-                    continue  # a buffer that is also an output stays a stage of its own
         for block in base.blocks(sch):
             _schedule_block(sch, block, hardware)
         return [sch]

@@ -31,16 +31,19 @@ class RowReductionTemplate:
         rows = {b.spatial for b in reductions}
         if len(rows) != 1 or len(found[-1].spatial) < len(rows.pop()):
             return None
-        return [_schedule(func, hardware)]
+        schedule = _schedule(func, hardware)
+        return None if schedule is None else [schedule]
 
 
-def _schedule(func: PrimFunc, hardware: Hardware) -> Schedule:
+def _schedule(func: PrimFunc, hardware: Hardware) -> Schedule | None:
     sch = base.new_schedule(func)
     found = base.blocks(sch)
     n_rows = len(next(b for b in found if "R" in b.kinds).spatial)
+    sums = {b.name: 0 for b in found if "R" in b.kinds}
     for block in found:
         if "R" in block.kinds:
-            _vector_partials(sch, block, hardware.lanes())
+            partial = vector_partials(sch, block, hardware.lanes())
+            sums |= {} if partial is None else {str(sch.get(partial).name_hint): 1}
     blocks = [b.rv for b in base.blocks(sch)]
     out = blocks[-1]
     loops = sch.get_loops(out)
@@ -50,22 +53,37 @@ def _schedule(func: PrimFunc, hardware: Hardware) -> Schedule:
     for block in reversed(blocks[:-1]):
         sch.compute_at(block, row, preserve_unit_loops=True)
     for block in blocks:
-        _vectorize_inner(sch, block, row, hardware.lanes())
+        wide = sums.get(str(sch.get(block).name_hint))
+        if wide is not None and _wide_axes(sch, block, row) > wide:
+            return None  # products in a row: one row needs all of another one's sums
+        vectorize_inner(sch, block, row, hardware.lanes())
     return sch
 
 
-def _vector_partials(sch: Schedule, block: base.Block, lanes: int) -> None:
-    """Split the reduction into ``lanes`` independent partial results, reduced at the end."""
+def _wide_axes(sch: Schedule, block: Any, row: Any) -> int:
+    """How many axes that are not summed have more than one element inside of a row."""
+    loops = sch.get_loops(block)[base.depth_in(sch, block, row) :]
+    kinds = base.read_block(sch, block).kinds
+    kept = loops[: len(loops) - kinds.count("R")] if kinds.endswith("R") else []
+    return sum(base.loop_extent(sch, loop) != 1 for loop in kept)
+
+
+def vector_partials(sch: Schedule, block: base.Block, lanes: int) -> Any | None:
+    """Split the reduction into ``lanes`` independent partial results, reduced at the end.
+
+    Returns the block that computes them, None where the reduction stays as it is.
+    """
     loops = sch.get_loops(block.rv)[-len(block.reduction) :]
     fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
     width = base.vector_width(math.prod(block.reduction), lanes)
     if width == 1 or math.prod(block.reduction) == width:
-        return
+        return None
     _, inner = sch.split(fused, [None, width])
-    sch.rfactor(inner, len(block.spatial))
+    return sch.rfactor(inner, len(block.spatial))
 
 
-def _vectorize_inner(sch: Schedule, block: Any, row: Any, lanes: int) -> None:
+def vectorize_inner(sch: Schedule, block: Any, row: Any, lanes: int) -> None:
+    """Vectorise what one block computes inside of the loop ``row``."""
     depth = base.depth_in(sch, block, row)
     loops = sch.get_loops(block)[depth:]
     kinds = base.read_block(sch, block).kinds
@@ -81,8 +99,10 @@ def _vectorize_partial(sch: Schedule, block: Any, loops: list[Any], kinds: str) 
     """Move the spatial partial axis of an rfactor block inside its reduction and vectorise it."""
     n_reduce = kinds.count("R")
     spatial, reduce_loops = loops[:-n_reduce], loops[-n_reduce:]
-    if not spatial or base.loop_extent(sch, spatial[-1]) == 1:
+    # The axis of the partial results stands in front of the rows', which have one element here.
+    wide = [loop for loop in spatial if base.loop_extent(sch, loop) != 1]
+    if not wide:
         return
-    sch.reorder(*reduce_loops, spatial[-1])
+    sch.reorder(*reduce_loops, wide[-1])
+    sch.vectorize(wide[-1])
     sch.decompose_reduction(block, reduce_loops[0])
-    sch.vectorize(spatial[-1])

@@ -10,6 +10,7 @@ from tvmfuse.schedules.cpu.batch_matmul import batch_matmul_variants
 from tvmfuse.schedules.cpu.contraction import conv2d_direct, dense
 from tvmfuse.schedules.cpu.depthwise import applicable as is_depthwise
 from tvmfuse.schedules.cpu.depthwise import depthwise
+from tvmfuse.schedules.cpu.winograd_rows import winograd_rows
 from tvmfuse.schedules.variant import AnyVariant
 
 
@@ -26,4 +27,5 @@ def variants(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
     found = [conv2d_direct(anchor, hardware)]
     if winograd.applicable(anchor, hardware):
         found += [winograd.winograd(anchor, m, hardware) for m in sorted(winograd.AT)]
+        found.append(winograd_rows(anchor, hardware))
     return tuple(sorted(found, key=lambda v: v.cycles))

@@ -128,63 +128,78 @@ def winograd(conv: Conv2d, m: int, hardware: Hardware) -> Variant:
     def pack(w_OHWI: np.ndarray) -> np.ndarray:
         rows = np.asarray(G[m])
         u = np.einsum("ai,oijc,bj->abco", rows, w_OHWI.astype(np.float64), rows, optimize=True)
-        split = u.reshape(positions, conv.C, conv.O // lanes, lanes)
-        return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).astype(conv.dtype)
+        return by_position(u.reshape(positions, conv.C, conv.O), lanes).astype(conv.dtype)
 
     shape = (conv.N, conv.H, conv.W, conv.C)
     packed = (positions, conv.O // lanes, conv.C, lanes)
-    compute = _compute(conv, g, lanes)
+
+    def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        per_image = g.rows * g.columns
+        back = tiles_of(conv, g, lanes, FAMILY, x, w)
+
+        def assemble(n: Any, h: Any, col: Any, o: Any) -> Any:
+            p = n * per_image + h // m * g.columns + col // m
+            return combine(AT[m], col % m, lambda j: back[p, h % m, j, o])
+
+        return te.compute((conv.N, conv.OH, conv.OW, conv.O), assemble, name="output_transform")
+
     cycles = estimate_cycles(conv, m, hardware)
     name = f"winograd{m}"
     return Variant(name, conv, shape, packed, compute, pack, cycles, RTOL[m], exact=False)
 
 
-def _compute(conv: Conv2d, g: Grid, lanes: int) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
+def by_position(u: np.ndarray, lanes: int) -> np.ndarray:
+    """[positions, C, O] as [positions, O/L, C, L]."""
+    split = u.reshape(*u.shape[:2], -1, lanes)
+    return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
+
+
+def tiles_of(
+    conv: Conv2d, g: Grid, lanes: int, family: str, x: te.Tensor, w: te.Tensor
+) -> te.Tensor:
+    """All but the last step: products of the tiles, transformed back along their columns.
+
+    Returns
+    -------
+    te.Tensor
+        ``[tiles, m, m + 2, O]``; the rows of A^T are still to be applied along the third axis.
+    """
     m, a, per_image = g.m, g.a, g.rows * g.columns
 
-    def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-        def load(p: Any, i: Any, j: Any, c: Any) -> Any:
-            n = p // per_image
-            row = p // g.columns % g.rows * m + i - conv.pad[0]
-            col = p % g.columns * m + j - conv.pad[1]
-            inside = tirx.all(n < conv.N, row >= 0, row < conv.H, col >= 0, col < conv.W)
-            return tirx.if_then_else(inside, x[n, row, col, c], zero(conv.dtype))
+    def load(p: Any, i: Any, j: Any, c: Any) -> Any:
+        n = p // per_image
+        row = p // g.columns % g.rows * m + i - conv.pad[0]
+        col = p % g.columns * m + j - conv.pad[1]
+        inside = tirx.all(n < conv.N, row >= 0, row < conv.H, col >= 0, col < conv.W)
+        return tirx.if_then_else(inside, x[n, row, col, c], zero(conv.dtype))
 
-        d = te.compute((g.tiles, a, a, conv.C), load, name="tile")
-        half = te.compute(
-            (g.tiles, a, a, conv.C),
-            lambda p, e, j, c: _combine(BT[m], e, lambda i: d[p, i, j, c]),
-            name="input_half",
-        )
-        v = te.compute(
-            (a * a, g.tiles, conv.C),
-            lambda e, p, c: _combine(BT[m], e % a, lambda j: half[p, e // a, j, c]),
-            name="input_transform",
-        )
-        c = te.reduce_axis((0, conv.C), "c")
-        notes = {base.FAMILY: FAMILY, base.LANES: lanes, TILE: m}
-        product = te.compute(
-            (a * a, g.tiles, conv.O),
-            lambda e, p, o: te.sum(v[e, p, c] * w[e, o // lanes, c, o % lanes], axis=c),
-            name="winograd",
-            attrs=notes,
-        )
-        back = te.compute(
-            (g.tiles, m, a, conv.O),
-            lambda p, i, j, o: _combine(AT[m], i, lambda e: product[e * a + j, p, o]),
-            name="output_half",
-        )
-
-        def assemble(n: Any, h: Any, col: Any, o: Any) -> Any:
-            p = n * per_image + h // m * g.columns + col // m
-            return _combine(AT[m], col % m, lambda j: back[p, h % m, j, o])
-
-        return te.compute((conv.N, conv.OH, conv.OW, conv.O), assemble, name="output_transform")
-
-    return compute
+    d = te.compute((g.tiles, a, a, conv.C), load, name="tile")
+    half = te.compute(
+        (g.tiles, a, a, conv.C),
+        lambda p, e, j, c: combine(BT[m], e, lambda i: d[p, i, j, c]),
+        name="input_half",
+    )
+    v = te.compute(
+        (a * a, g.tiles, conv.C),
+        lambda e, p, c: combine(BT[m], e % a, lambda j: half[p, e // a, j, c]),
+        name="input_transform",
+    )
+    c = te.reduce_axis((0, conv.C), "c")
+    notes = {base.FAMILY: family, base.LANES: lanes, TILE: m}
+    product = te.compute(
+        (a * a, g.tiles, conv.O),
+        lambda e, p, o: te.sum(v[e, p, c] * w[e, o // lanes, c, o % lanes], axis=c),
+        name="winograd",
+        attrs=notes,
+    )
+    return te.compute(
+        (g.tiles, m, a, conv.O),
+        lambda p, i, j, o: combine(AT[m], i, lambda e: product[e * a + j, p, o]),
+        name="output_half",
+    )
 
 
-def _combine(matrix: list[list[float]], index: Any, term: Callable[[int], Any]) -> Any:
+def combine(matrix: list[list[float]], index: Any, term: Callable[[int], Any]) -> Any:
     """Row ``index`` of ``matrix`` times a vector of terms; unrolled loops select the row."""
     result = _linear(matrix[-1], term)
     for k in range(len(matrix) - 2, -1, -1):
@@ -209,6 +224,13 @@ def _linear(row: list[float], term: Callable[[int], Any]) -> Any:
     return total
 
 
+def vectors_of(anchor: base.Block, hardware: Hardware) -> tuple[list[int], int]:
+    """Vectors of channels that a register tile may have, and how many it has by default."""
+    vectors = anchor.spatial[2] // int(anchor.annotations[base.LANES])
+    wide = [v for v in base.divisors(vectors, 6) if register_limit(hardware, v) >= 1]
+    return wide, max((v for v in wide if v <= 2), default=1)
+
+
 class WinogradTemplate:
     """Three parallel stages; the products are a register-tiled batched contraction."""
 
@@ -219,11 +241,9 @@ class WinogradTemplate:
         anchor = base.find_family(base.blocks(base.new_schedule(func)), FAMILY)
         if anchor is None:
             return None
-        vectors = anchor.spatial[2] // int(anchor.annotations[base.LANES])
-        wide = [v for v in base.divisors(vectors, 6) if register_limit(hardware, v) >= 1]
+        wide, default = vectors_of(anchor, hardware)
         if not tunable:
-            v = max((v for v in wide if v <= 2), default=1)
-            return [_schedule(func, anchor, v, False, hardware, False)]
+            return [_schedule(func, anchor, default, False, hardware, False)]
         return [
             _schedule(func, anchor, v, tiles_outer, hardware, True)
             for v in wide
@@ -245,13 +265,13 @@ def _schedule(
     back = sch.get_consumers(product)[0]
     out = base.detach_output(sch, back)
     base.inline_producers(sch, sch.get_sblock("tile"), keep=())
-    _schedule_input(sch, m + 2, lanes)
-    _schedule_product(sch, product, anchor, v, tiles_outer, hardware, tunable)
+    schedule_input(sch, m + 2, lanes)
+    schedule_product(sch, product, anchor, v, tiles_outer, hardware, tunable)
     _schedule_output(sch, out, back, m, lanes)
     return sch
 
 
-def _local_vectors(sch: Schedule, block: Any, at: Any) -> None:
+def local_vectors(sch: Schedule, block: Any, at: Any) -> None:
     """Compute ``block`` at loop ``at`` into registers: all loops unrolled, last vectorised."""
     depth = base.depth_of(sch, block, at)
     sch.compute_at(block, at, preserve_unit_loops=True)
@@ -262,22 +282,23 @@ def _local_vectors(sch: Schedule, block: Any, at: Any) -> None:
     sch.set_scope(block, 0, "local")
 
 
-def _schedule_input(sch: Schedule, a: int, lanes: int) -> None:
+def schedule_input(sch: Schedule, a: int, lanes: int) -> None:
     """V[e, p, c] for one tile and one vector of channels at a time."""
     v = sch.get_sblock("input_transform")
-    e, p, c = sch.get_loops(v)
+    *outer, e, p, c = sch.get_loops(v)
     e_row, e_col = sch.split(e, [a, a])
     c_o, c_i = sch.split(c, [None, lanes])
     sch.reorder(p, c_o, e_row, e_col, c_i)
-    _local_vectors(sch, sch.get_sblock("input_half"), c_o)
-    _local_vectors(sch, sch.get_sblock("tile"), c_o)
+    local_vectors(sch, sch.get_sblock("input_half"), c_o)
+    local_vectors(sch, sch.get_sblock("tile"), c_o)
     sch.unroll(e_row)
     sch.unroll(e_col)
     sch.vectorize(c_i)
-    sch.parallel(p)
+    if not outer:
+        sch.parallel(p)
 
 
-def _schedule_product(
+def schedule_product(
     sch: Schedule,
     product: Any,
     anchor: base.Block,
@@ -286,13 +307,13 @@ def _schedule_product(
     hardware: Hardware,
     tunable: bool,
 ) -> None:
-    """M[e, p, o]: parallel over positions and channel groups (or tiles), tiled in registers."""
+    """M[e, p, o] tiled in registers; outermost, positions and channels (or tiles) are parallel."""
     lanes = int(anchor.annotations[base.LANES])
-    candidates = base.divisors(anchor.spatial[1], register_limit(hardware, v))
+    *outer, e, p, o, c = sch.get_loops(product)
+    candidates = base.divisors(base.loop_extent(sch, p), register_limit(hardware, v))
     resident = base.columns_in_l1(4 * anchor.reduction[0])
     tp = base.pick(sch, candidates, max(c for c in candidates if c <= resident), tunable)
     copy = sch.cache_write(product, 0, "local")
-    e, p, o, c = sch.get_loops(product)
     p_o, p_i = sch.split(p, [None, tp])
     o_o, o_v, o_l = sch.split(o, [None, v, lanes])
     middle = (p_o, o_o) if tiles_outer else (o_o, p_o)
@@ -304,7 +325,8 @@ def _schedule_product(
         sch.unroll(loop)
     sch.vectorize(o_l)
     sch.vectorize(c_l)
-    sch.parallel(sch.fuse(e, middle[0]))
+    if not outer:
+        sch.parallel(sch.fuse(e, middle[0]))
     sch.decompose_reduction(product, c)
 
 
@@ -315,7 +337,7 @@ def _schedule_output(sch: Schedule, out: Any, back: Any, m: int, lanes: int) -> 
     w_o, w_i = sch.split(w, [None, m])
     o_o, o_l = sch.split(o, [None, lanes])
     sch.reorder(n, h_o, w_o, o_o, h_i, w_i, o_l)
-    _local_vectors(sch, back, o_o)
+    local_vectors(sch, back, o_o)
     sch.unroll(h_i)
     sch.unroll(w_i)
     sch.vectorize(o_l)

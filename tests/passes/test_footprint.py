@@ -28,7 +28,7 @@ def built(kit, module, *inputs, **rules):
 class Branches(nn.Module):
     def __init__(self):
         super().__init__()
-        self.a, self.b = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 24, 1)
+        self.a, self.b = nn.Conv2d(16, 16, 5, padding=2), nn.Conv2d(16, 24, 1)
         self.c = nn.Conv2d(40, 8, 1)
 
     def forward(self, x):
@@ -62,7 +62,7 @@ def test_parts_of_a_concatenation_in_place_write_it_once(kit):
 
 
 def test_fusion_saves_what_lies_between(kit):
-    module = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 1))
+    module = nn.Sequential(nn.Conv2d(16, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, 16, 1))
     x = torch.randn(1, 16, 8, 8)
     fused = built(kit, module, x).footprint
     apart = built(kit, module, x, rules=(), off=VERTICAL).footprint

@@ -26,7 +26,7 @@ class Twins(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.b = (nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
+        self.a, self.b = (nn.Conv2d(16, 16, 5, padding=2) for _ in range(2))
         self.shared = nn.Conv2d(16, 16, 1)
 
     def forward(self, x):
@@ -82,7 +82,7 @@ def test_member_of_two_groups_is_refused(twins):
 def test_equal_groups_share_their_kernels(kit, twins):
     *_, low, plan = twins
     groups = group_kernels(fuse(low, plan).module, kit.HARDWARE)
-    convs = [g for g in groups if g.variants and g.variants[0].anchor.KH == 3]
+    convs = [g for g in groups if g.variants and g.variants[0].anchor.KH == 5]
     assert len(convs) == 2
     assert convs[0].kernels is convs[1].kernels
     assert len({id(g.kernels) for g in groups}) < len(groups)
@@ -98,13 +98,14 @@ def test_group_without_anchor_has_one_kernel(kit):
 def test_all_variants_of_a_group_agree(kit):
     """Each on the weight packed by itself from one logical weight, with its epilogue."""
     torch.manual_seed(0)
-    module, x = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()), torch.randn(1, 16, 7, 6)
+    convs = [nn.Conv2d(8, 16, 1), nn.Conv2d(16, 32, 3, padding=1), nn.Conv2d(32, 8, 1)]
+    module, x = nn.Sequential(*convs[:2], nn.ReLU(), convs[2]), torch.randn(1, 8, 7, 6)
     low = lower(kit.workload(module, x), kit.HARDWARE)
     fused = fuse(low, make_plan(low, kit.HARDWARE))
     groups = group_kernels(fused.module, kit.HARDWARE)
-    (conv,) = [g for g in groups if g.variants]
+    (conv,) = [g for g in groups if g.variants and g.variants[0].anchor.KH == 3]
     want = kit.eager(module, x)
-    assert len(conv.variants) == 3
+    assert len(conv.variants) == 4
     for index, variant in enumerate(conv.variants):
 
         def choose(group, index=index):

@@ -44,3 +44,22 @@ def test_equal_groups_have_one_key_and_others_another(kit):
         return next(g.key for g in group_kernels(fused.module, kit.HARDWARE) if g.variants)
 
     assert len(key(8)) == 16 and key(8) == key(8) != key(16)
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+
+    def forward(self, x):
+        return self.norm(self.layer(x) + x)
+
+
+def test_a_norm_behind_a_product_is_a_part_of_its_own(kit):
+    low = lower(kit.workload(Normed(), torch.randn(26, 16)), kit.HARDWARE)
+    fused = fuse(low, make_plan(low, kit.HARDWARE))
+    (group,) = group_kernels(fused.module, kit.HARDWARE)
+    *_, add, norm = parts = parts_of(fused.module, group.name, kit.HARDWARE)
+    assert len(parts) == 4 and parts[0].anchor and not norm.anchor
+    assert norm.operands[0] == ~2 and all(o >= 0 for o in norm.operands[1:])  # scale and shift
+    assert add.operands[1] == parts[0].operands[0]  # the residual

@@ -13,6 +13,7 @@ from tvm.s_tir import Schedule
 from tvmfuse.hardware import Hardware, resolve_target
 from tvmfuse.schedules import schedule_by_template, space
 from tvmfuse.schedules.anchor import Conv2d, Dense
+from tvmfuse.schedules.merge import Step, merged
 
 CORES = 2
 LOCAL = resolve_target("llvm", CORES)
@@ -65,25 +66,29 @@ def definition(anchor, x, w):
 
 def kernel(variant, epilogue=""):
     """The variant's PrimFunc ``(x, w, *operands, y)`` with ``""``, ``bias`` or ``residual``."""
+    conv = variant.prim_func()
+    if not epilogue:
+        return conv
     dtype = variant.anchor.dtype
-    x = te.placeholder(variant.input_shape, dtype, name="x")
-    w = te.placeholder(variant.weight_shape, dtype, name="w")
-    y = variant.compute(x, w)
-    operands = []
-    if epilogue:
-        operands.append(te.placeholder((y.shape[-1],), dtype, name="b"))
-        y = _combined("add", lambda v, b, *i: v(*i) + b(i[-1]), y, operands[-1])
-    if epilogue == "residual":
-        operands.append(te.placeholder(y.shape, dtype, name="r"))
-        y = _combined("add_1", lambda v, r, *i: v(*i) + r(*i), y, operands[-1])
-        zero = tirx.const(0, dtype)
-        y = _combined("relu", lambda v, *i: tirx.Select(v(*i) < zero, zero, v(*i)), y)
-    func = te.create_prim_func([x, w, *operands, y], index_dtype_override="int64")
-    return func.with_attr("tirx.noalias", True)
-
-
-def _combined(name, body, y, *operands):
-    return te.compute(y.shape, lambda *i: body(y, *operands, *i), name)
+    shapes = [[int(e) for e in p.ty.shape] for p in conv.params]
+    y = te.placeholder(shapes[-1], dtype, name="y")
+    b = te.placeholder(shapes[-1][-1:], dtype, name="b")
+    r = te.placeholder(shapes[-1], dtype, name="r")
+    zero = tirx.const(0, dtype)
+    bias = ("add", lambda v, b: lambda *i: v(*i) + b(i[-1]), [b])
+    add = ("add_1", lambda v, r: lambda *i: v(*i) + r(*i), [r])
+    relu = ("relu", lambda v: lambda *i: tirx.Select(v(*i) < zero, zero, v(*i)), [])
+    epilogues = [bias] if epilogue == "bias" else [bias, add, relu]
+    operand = len(shapes) - 1
+    inputs = [*shapes[:-1], *([int(e) for e in o.shape] for *_, mine in epilogues for o in mine)]
+    steps = [Step(conv, tuple(range(operand)))]
+    for name, body, mine in epilogues:
+        made = te.compute(y.shape, body(y, *mine), name)
+        func = te.create_prim_func([y, *mine, made], index_dtype_override="int64")
+        value = len(inputs) + len(steps) - 1
+        steps.append(Step(func, (value, *range(operand, operand + len(mine)))))
+        operand += len(mine)
+    return merged(inputs, dtype, steps)
 
 
 def run(func, inputs, shape, dtype="float32"):

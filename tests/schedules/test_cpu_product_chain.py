@@ -35,7 +35,9 @@ def chain(rows, widths, between=None):
 
 
 @pytest.mark.parametrize("rows", [1, 6, 13])
-@pytest.mark.parametrize("widths", [(16, 16, 16), (24, 8, 40, 16), (12, 20, 10), (32, 512, 32)])
+@pytest.mark.parametrize(
+    "widths", [(16, 16, 16), (24, 8, 40, 16), (12, 20, 10), (32, 512, 32), (7, 9, 5)]
+)
 @pytest.mark.parametrize("between", [None, topi.nn.relu])
 def test_right(rows, widths, between):
     func = chain(rows, widths, between)

@@ -120,6 +120,20 @@ def test_layer_norm(kit, shape):
     kit.assert_close(kit.run(schedule.mod["main"], [x, g, b], shape), want, 5e-6)
 
 
+@pytest.mark.parametrize("shape", [(64,), (6, 64), (2, 3, 64)])
+def test_partial_sums_run_in_vectors(kit, shape):
+    func = legalized(lambda op, x: op.sum(x, axis=[-1]), shape)
+    schedule, _ = kit.schedule_by_template(func, kit.AVX512)
+    (update,) = [b for b in _names(schedule) if b.endswith("_rf_update")]
+    innermost = schedule.get_loops(schedule.get_sblock(update))[-1]
+    assert int(schedule.get(innermost).kind) == tirx.ForKind.VECTORIZED
+
+
+def _names(schedule):
+    root = schedule.get_sblock("root")
+    return [str(schedule.get(b).name_hint) for b in schedule.get_child_blocks(root)]
+
+
 @pytest.mark.parametrize("shape", [(6, 64), (3, 5, 7), (1, 128), (2, 3)])
 @pytest.mark.parametrize("kind", ["sum", "max"])
 def test_rows(kit, shape, kind):

@@ -99,6 +99,24 @@ def test_results_are_kept_and_tried_again_by_outcome(monkeypatch, tmp_path):
     assert "3 models: 1 right, 2 refused (33.3% right)." in text
     assert "| yolov5n | right |  |  | 1 |  |  |" in text
     assert "| dlrm | refused |  |  | 2 | 3 | a\\|b c |" in text
+    assert "Not run" not in text
+
+
+def test_what_is_not_asked_for_is_kept_and_what_was_not_run_is_named(monkeypatch, tmp_path):
+    kept = tmp_path / "results.json"
+    wrong = {"set": "own", "model": "yolov5n", "outcome": "wrong", "seconds": 1.0,
+             "message": "at /somewhere/site-packages/timm/model.py:3"}  # fmt: skip
+    kept.write_text(json.dumps([wrong]))
+    monkeypatch.setattr(model_coverage, "attempt", lambda *_: {"outcome": "right", "seconds": 1.0})
+    page = tmp_path / "models.md"
+    run_main(monkeypatch, "--sets", "own", "--only", "dlrm", "--json", kept, "--again", "wrong",
+             "--markdown", page)  # fmt: skip
+    assert {r["model"]: r["outcome"] for r in json.loads(kept.read_text())} == {
+        "yolov5n": "wrong", "dlrm": "right",
+    }  # fmt: skip
+    text = page.read_text()
+    assert "Not run (1): yolov5s." in text
+    assert "| at timm/model.py:3 |" in text
 
 
 def test_a_pattern_without_a_model_is_said(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import Any
 
@@ -212,7 +211,7 @@ def test_interrupt_while_waiting_ends_the_child_and_the_next_call_works(machine)
     measurer = LocalMeasurer(machine, timeout_s=30.0)
     measurer.register("plus", _copy_plus_one())
     assert isinstance(_one(measurer, _copy_plus_one()), Measured)
-    pid = measurer._child.pid
+    child = measurer._child
     old = signal.signal(signal.SIGALRM, alarm)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.5)
@@ -220,8 +219,7 @@ def test_interrupt_while_waiting_ends_the_child_and_the_next_call_works(machine)
             _one(measurer, _extern("sleep", 1000))
     finally:
         signal.signal(signal.SIGALRM, old)
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert child.poll() is not None  # its number may already be another process's
     assert isinstance(_one(measurer, _copy_plus_one()), Measured)
     measurer.close()
 

@@ -1,5 +1,6 @@
 """What one comparison lets pass and what not."""
 
+import pytest
 import torch
 
 from tvmfuse.verify.compare import compare
@@ -76,3 +77,14 @@ def test_eager_that_overflows_in_half_is_no_model():
     assert compare([right], [eager], [ideal]).passed
     assert not compare([right * 2], [eager], [ideal]).passed
     assert not compare([right.float()], [eager.float()], [ideal]).passed  # float32 has the range
+
+
+@pytest.mark.parametrize(("number", "passes"), [(3e38, True), (2e38, False)])
+def test_eager_that_overflows_at_the_largest_number_does_not_forbid_the_right_number(
+    number, passes
+):
+    got, eager, ideal = (torch.tensor([v], dtype=t) for v, t in (
+        (number, torch.float32), (float("inf"), torch.float32), (3e38, torch.float64)
+    ))  # fmt: skip
+    assert compare([got], [eager], [ideal], at_limit=True).passed is passes
+    assert not compare([got], [eager], [ideal]).passed

@@ -18,6 +18,7 @@ from tvmfuse.frontend.bounds import guard_indices
 from tvmfuse.frontend.constants import ConstantFolder
 from tvmfuse.frontend.converters import converters
 from tvmfuse.frontend.converters.products import OTHER_TYPES
+from tvmfuse.frontend.decompose import decompose, table_of
 from tvmfuse.frontend.decompositions import decompositions
 from tvmfuse.frontend.fx_normalize import normalize
 from tvmfuse.frontend.keywords import apart
@@ -245,11 +246,15 @@ def functional(program: Any) -> Any:
     values = (node.meta.get("val") for node in program.graph.nodes)
     doubles = any(isinstance(v, torch.Tensor) and v.dtype == torch.float64 for v in values)
     kept = _KEPT - _NOT_OF_DOUBLES if doubles else _KEPT
+    ours = decompositions()
+    simple = decompose(program, table_of(kept, ours))
+    if simple is not None:
+        return simple
     table = torch.export.default_decompositions()
     for operator in list(table):
         if operator.name().partition(".")[0] in kept:
             del table[operator]
-    table.update(decompositions())
+    table.update(ours)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

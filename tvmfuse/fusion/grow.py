@@ -17,8 +17,11 @@ from dataclasses import dataclass, field
 
 from tvmfuse.fusion.feasibility import REFUSED, Work, assess, joined, work_of
 from tvmfuse.fusion.kernels import PRODUCTS, KernelGraph
+from tvmfuse.fusion.norms import behind_norm, norm_behind_product
 from tvmfuse.fusion.rules.vertical import EPILOGUE, PROLOGUE, VerticalRule
+from tvmfuse.fusion.rules.vertical_table import PAIRS
 from tvmfuse.fusion.step import ANCHOR, INJECTIVE, REDUCTION, Step
+from tvmfuse.hardware import Hardware
 from tvmfuse.hardware.limits import Limits
 from tvmfuse.verdict import YES, Verdict, no
 
@@ -82,6 +85,8 @@ class Grower:
         Rules that are switched off: what one of them names joins by no other rule either.
     split
         Groups, as their members, that measuring found slower than their parts, and what it found.
+    hardware
+        The target, whose templates say whether a norm pays behind a product; None keeps them apart.
     """
 
     def __init__(
@@ -91,8 +96,9 @@ class Grower:
         limits: Limits,
         off: Iterable[VerticalRule] = (),
         split: Mapping[frozenset[str], str] | None = None,
+        hardware: Hardware | None = None,
     ) -> None:
-        self.graph, self.limits = graph, limits
+        self.graph, self.limits, self._hardware = graph, limits, hardware
         self._split = split or {}
         self.stopped: list[Stopped] = []
         self.fired: Counter[str] = Counter()
@@ -249,18 +255,34 @@ class Grower:
         if name in self._owner:
             return None, no(f"{kernel.op} belongs to another group", name)
         rule, verdict = self._rule(group.anchor, kernel.step, EPILOGUE)
-        if kernel.kind in (REDUCTION, ANCHOR) and not (rule is not None and rule.anchors):
+        pair = (group.anchor, kernel.step) in PAIRS
+        if pair:
+            self._borders.discard(name)  # a fusion was considered here
+        elif kernel.kind in (REDUCTION, ANCHOR) and not (rule is not None and rule.anchors):
             return None, no(f"{kernel.op} is an anchor itself", name)
         if rule is None:
             return None, no(verdict.reason, name)
-        return rule, rule.check(self._facts(name, group))
+        verdict = rule.check(self._facts(name, group))
+        if verdict and pair:
+            verdict = self._norm(group, name)
+        elif verdict and any(group.anchor == anchor for anchor, _ in PAIRS):
+            verdict = behind_norm(graph, group.members, name)
+        return rule, verdict
+
+    def _norm(self, group: _Group, name: str) -> Verdict:
+        if self._hardware is None:
+            return no("no target to judge it by", name)
+        return norm_behind_product(self.graph, group.members, name, self._hardware)
 
     def _facts(self, name: str, group: _Group | None = None) -> Step:
         kernel, node = self.graph.kernels[name], self.graph.nodes[name]
         before = self.graph.kernels[group.members[-1]].elements if group else kernel.elements
         costly = group is not None and kernel.elements > before and self._costly(group)
         rank = -1 if node.shape is None else len(node.shape)
-        return Step(name, kernel.op, kernel.kind, node.dtype, rank, kernel.elements, before, costly)
+        facts = name, kernel.op, kernel.kind, node.dtype, rank, kernel.elements, before, costly
+        if group is None or (group.anchor, kernel.op) != ("conv2d", "transpose"):
+            return Step(*facts)
+        return Step(*facts, layout=self.graph.layout_change(name, group.members[0]))
 
     def _costly(self, group: _Group) -> bool:
         """Whether computing the group again for a broadcast costs more than a few additions."""

@@ -16,6 +16,7 @@ from tvmfuse.fusion.step import ANCHOR, OPAQUE, REDUCTION
 from tvmfuse.graph import Graph, Node, dtype_of, node_bytes, node_flops, shape_of
 from tvmfuse.schedules.anchor import ATTR, Conv2d, from_text
 from tvmfuse.schedules.base import blocks, new_schedule
+from tvmfuse.schedules.cpu.winograd_rows import by_rows
 
 # What the names of kernels mean; a name that is not here stands for itself, without "tir_".
 _SYNONYMS = {"strided_slice": "slice", "leakyrelu": "leaky_relu", "conv1d_ncw": "conv1d"}
@@ -99,13 +100,34 @@ class KernelGraph(Graph):
 
     def anchor_kind(self, name: str) -> str:
         """The word for an anchor in the rules; ``"other"`` for one that they do not name."""
-        attrs = self.function(name).attrs or {}
-        if ATTR in attrs:
-            record = from_text(str(attrs[ATTR]))
-            if isinstance(record, Conv2d) and record.groups > 1:
-                return "depthwise" if record.groups == record.C == record.O else "grouped"
+        record = self.record(name)
+        if isinstance(record, Conv2d) and record.groups > 1:
+            return "depthwise" if record.groups == record.C == record.O else "grouped"
         op = _ANCHOR_NAMES.get(self.kernels[name].op, self.kernels[name].op)
         return op if op in ANCHORS else "other"
+
+    def layout_change(self, name: str, anchor: str) -> str:
+        """Why a convolution cannot write what a transpose behind it does; empty where it can.
+
+        Parameters
+        ----------
+        name
+            The transpose.
+        anchor
+            The convolution.
+        """
+        record = self.record(anchor)
+        axes = permutation(self.function(name))
+        if axes != (0, 3, 1, 2):
+            return f"its axes are {axes}, not channels last to channels first"
+        if not isinstance(record, Conv2d) or not by_rows(record):
+            return "the convolution is none of 3x3, stride 1, with whole vectors of channels"
+        return ""
+
+    def record(self, name: str) -> Any:
+        """What kind of product a kernel is (`tvmfuse.schedules.anchor`); None for others."""
+        attrs = self.function(name).attrs or {}
+        return from_text(str(attrs[ATTR])) if ATTR in attrs else None
 
     @cached_property
     def row_reductions(self) -> tuple[str, ...]:
@@ -132,6 +154,22 @@ def is_kernel(value: Any) -> bool:
         isinstance(value, relax.Call) and str(getattr(value.op, "name", "")) == "relax.call_tir"
     )
     return called and isinstance(value.ty, relax.TensorType)
+
+
+def permutation(func: PrimFunc) -> tuple[int, ...]:
+    """Axes of a transpose as ``permute_dims`` names them; empty for another kernel."""
+    sch = new_schedule(func)
+    found = blocks(sch)
+    if len(found) != 1 or set(found[0].kinds) != {"S"}:
+        return ()
+    stmt = sch.get(found[0].rv)
+    if len(stmt.reads) != 1:
+        return ()
+    read = [r.min for r in stmt.reads[0].region]
+    axes = [[i for i, index in enumerate(read) if index.same_as(v.var)] for v in stmt.iter_vars]
+    if len(read) != len(axes) or any(len(a) != 1 for a in axes):
+        return ()
+    return tuple(a[0] for a in axes)
 
 
 def _reduces_rows(func: PrimFunc) -> bool:

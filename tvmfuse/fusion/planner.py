@@ -55,7 +55,7 @@ def make_plan(
     """
     graph = KernelGraph(workload.module)
     limits = limits_of(hardware)
-    grower = Grower(graph, rules, limits, off, split)
+    grower = Grower(graph, rules, limits, off, split, hardware)
     groups, matrix = [], []
     for grown in grower.grow():
         members, steps = tuple(grown.members), tuple(grown.rules)

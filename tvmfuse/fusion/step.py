@@ -29,6 +29,9 @@ class Step:
         Elements of the group's value that it reads.
     costly
         Whether computing that value again costs more than a few additions.
+    layout
+        For a change of an image's layout beside a convolution: why the convolution cannot take it
+        over; empty where it can.
     """
 
     name: str
@@ -39,3 +42,4 @@ class Step:
     elements: int
     before: int
     costly: bool
+    layout: str = "not a change of an image's layout"

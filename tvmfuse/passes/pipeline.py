@@ -27,6 +27,7 @@ from tvmfuse.passes.fuse_moves import FuseMoves
 from tvmfuse.passes.group import group_bindings
 from tvmfuse.passes.hoist_slices import HoistSlices
 from tvmfuse.passes.hoist_splits import HoistSplits
+from tvmfuse.passes.image_moves import ImageMoves
 from tvmfuse.passes.invariants import check_fused
 from tvmfuse.passes.lower_attention import LowerAttention
 from tvmfuse.passes.lower_batch_matmul import LowerBatchMatmul
@@ -140,6 +141,7 @@ def _kernels(
         *([] if compensated else [SplitSums()]),
         CanonicalMoves(),
         SinkReshapes(),
+        ImageMoves(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(["main"]),
         NameVariables(origins),

@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.tirx import PrimFunc
 
 from tvmfuse.errors import BuildError
+from tvmfuse.graph import op_of
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.group import PREFIX
 from tvmfuse.passes.relax_tools import array_of, bindings, constant, with_variables
@@ -70,10 +71,17 @@ def group_kernel(
     """Kernels of one group, given by its function over kernels of ``mod``."""
     anchor_call, text = _anchor_of(mod, function)
     choices = variants(from_text(text), hardware) if text else ()
+    if len(choices) > 1 and _moves(function):
+        choices = tuple(v for v in choices if isinstance(v, Variant) and v.moves) or choices
     kernels, key = _kernels(mod, function, choices, anchor_call, {} if cache is None else cache)
     weighted = any(isinstance(v, Variant) for v in choices)
     weight = _weight_index(function, anchor_call) if weighted else -1
     return GroupKernel(name, choices, kernels, weight, key)
+
+
+def _moves(function: relax.Function) -> bool:
+    """Whether a transpose is part of the group."""
+    return any(op_of(binding.value) == "transpose" for binding in bindings(function))
 
 
 def group_names(mod: tvm.IRModule) -> list[str]:

@@ -51,8 +51,15 @@ class _Exact(fx.Interpreter):
     ) -> None:
         super().__init__(module)
         self._see, self._before = see, before
+        # Values that no weight and no input changes. Import computes them in their own types (the
+        # places that resizing reads at, say) and the compiled model is given them as data.
+        self._data: set[fx.Node] = set()
+        self._plain = False
 
     def run_node(self, n: fx.Node) -> Any:
+        self._plain = n.op == "call_function" and self._data.issuperset(n.all_input_nodes)
+        if self._plain:
+            self._data.add(n)
         if self._before is not None and n.op == "call_function":
             self._before(n, *self.fetch_args_kwargs_from_env(n))
         value = super().run_node(n)
@@ -61,7 +68,8 @@ class _Exact(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Types that the program names are widened too: it may cast to float32 on its way."""
-        args, kwargs = pytree.tree_map(_widened, (args, kwargs))
+        if not self._plain:
+            args, kwargs = pytree.tree_map(_widened, (args, kwargs))
         return super().call_function(target, args, kwargs)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmfuse.build import build
-from tvmfuse.choose import choose_kernels, restricted
+from tvmfuse.choose import choose_kernels, restricted, rounds_least
 from tvmfuse.fusion.planner import make_plan
 from tvmfuse.fusion.rules.selection import RuleSet, select_rules
 from tvmfuse.hardware import Hardware
@@ -178,7 +178,7 @@ class _Search:
         fused = fuse(low, make_plan(low, self.hardware, vertical, off, diagonal))
         groups = group_kernels(fused.module, self.hardware)
         if f"algorithm {_INEXACT}" not in used:
-            groups = restricted(groups, lambda _, variant: variant.exact)
+            groups = restricted(groups, rounds_least)
         choices = choose_kernels(groups, None, self.hardware)
         artifact = build(fused, groups, choices, self.hardware)
         artifact.save(folder, {})

@@ -20,6 +20,11 @@ _SUMS = ("conv", "linear", "mm", "bmm", "matmul", "einsum", "sum", "mean", "var"
          "lstm", "gru", "rnn")  # fmt: skip
 
 
+def at_limit(kind: str) -> bool:
+    """Whether inputs of this kind are of the size of the type's largest number."""
+    return kind in _OVERFLOWING
+
+
 def overflows(kind: str, program: Any) -> bool:
     """Whether eager is no reference for inputs of this kind: the program sums what is too large.
 

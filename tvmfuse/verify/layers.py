@@ -13,6 +13,7 @@ data movement) are counted, not guessed.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -241,8 +242,7 @@ def order_of(value: torch.Tensor, got: torch.Tensor) -> tuple[int, ...] | None:
     best, least = tuple(range(value.ndim)), float("inf")
     if value.numel() == 0:
         return best
-    step = max(1, got.numel() // _SAMPLES)
-    places = torch.arange(0, got.numel(), step)
+    places = torch.arange(0, got.numel(), _step(got.numel()))
     sample = got.reshape(-1)[places].double()
     for order in _orders(tuple(value.shape), tuple(got.shape)):
         index = _unravel(places, [value.shape[a] for a in order])
@@ -252,6 +252,13 @@ def order_of(value: torch.Tensor, got: torch.Tensor) -> tuple[int, ...] | None:
         if error <= 1e-6 * float(sample.abs().nan_to_num(0.0).max()):
             break
     return best
+
+
+def _step(count: int) -> int:
+    """Distance of sampled places: without a common divisor with the count, so that no axis is left
+    at its first place by all of them, where other orders of the axes have the same values."""
+    step = max(1, count // _SAMPLES)
+    return next(s for s in range(step, 0, -1) if math.gcd(s, count) == 1)
 
 
 def _orders(shape: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

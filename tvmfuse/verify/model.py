@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tvmfuse.signature import Signature, flatten
 from tvmfuse.verify.compare import as_tensor, compare, copies
-from tvmfuse.verify.inputs import edge_inputs, overflows
+from tvmfuse.verify.inputs import at_limit, edge_inputs, overflows
 from tvmfuse.verify.reference import eager, eager_sequence, exact_reference, other_orders
 from tvmfuse.verify.report import Comparison
 from tvmfuse.workload import Workload
@@ -62,10 +62,11 @@ def check_model(
         got = [as_tensor(leaf) for leaf in returned]
         if first is None:
             first = (inputs, returned, [leaf.clone() for leaf in got])
-        kinds[kind] = compare(got, plain, exact(inputs) or plain, told)
+        limit = at_limit(kind)
+        kinds[kind] = compare(got, plain, exact(inputs) or plain, told, at_limit=limit)
         if not kinds[kind].passed and kinds[kind].max_rel_err > kinds[kind].tolerance:
             others = other_orders(workload, inputs)
-            kinds[kind] = compare(got, plain, exact(inputs) or plain, told, others)
+            kinds[kind] = compare(got, plain, exact(inputs) or plain, told, others, limit)
         if kinds[kind].finiteness_mismatches:
             kinds[kind] = _by_either_attention(kinds[kind], got, plain, workload, inputs, exact)
     assert first is not None

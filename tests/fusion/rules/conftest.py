@@ -66,6 +66,10 @@ def _vector(y):
     return weight(*[e if i == axis else 1 for i, e in enumerate(shape)])
 
 
+def _last(y):
+    return weight(_shape(y)[-1])
+
+
 # Operator as the rules name it -> how it reads a value ``y``; ``r`` and ``m`` are a float and a
 # boolean tensor of its shape.
 STEPS = {
@@ -111,6 +115,7 @@ STEPS = {
     "slice": lambda y, r, m: op.strided_slice(y, [0], [0], [1]),
     "transpose": lambda y, r, m: op.permute_dims(y),
     "reshape": lambda y, r, m: op.reshape(y, (-1,)),
+    "layer_norm": lambda y, r, m: op.nn.layer_norm(y, _last(y), _last(y), axes=[-1]),
 }
 
 

@@ -22,12 +22,15 @@ from tvmfuse.hardware import resolve_target
 from tvmfuse.passes.pipeline import lower
 
 HARDWARE = resolve_target("llvm", 1)
-# Slices of convolutions come from merged siblings: a module of its own below.
+# Slices of convolutions come from merged siblings: a module of its own below. Layout changes of
+# images: tests/passes/test_image_moves.py.
 OF_SIBLINGS = {"conv2d": 1, "depthwise": 8}  # anchor -> groups of the convolutions that read
 NAMED = [
     rule
     for rule in VERTICAL
-    if rule.op != "*" and not (rule.op == "slice" and rule.anchor in OF_SIBLINGS)
+    if rule.op != "*"
+    and not rule.changes_layout
+    and not (rule.op == "slice" and rule.anchor in OF_SIBLINGS)
 ]
 
 

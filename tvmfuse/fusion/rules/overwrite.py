@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tvm import relax
 
 from tvmfuse.fusion.group import Group, Overwritten, Refusal
-from tvmfuse.fusion.step import BROADCAST
+from tvmfuse.fusion.step import BROADCAST, INJECTIVE
 from tvmfuse.graph import dtype_of, shape_of
 from tvmfuse.verdict import YES, Verdict, no
 
@@ -89,6 +89,9 @@ def _check(
         if user in group.members:
             if graph.kernels[user].kind > BROADCAST:
                 return no(f"{graph.kernels[user].op} reads it elsewhere than it writes", user)
+            for later in group.members[group.members.index(user) + 1 :]:
+                if graph.kernels[later].kind > INJECTIVE:  # it needs whole rows before any result
+                    return no(f"{graph.kernels[later].op} stands between it and the result", later)
         elif user not in order or order[user] >= number:
             return no("it is read later as well", user)
     return YES

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvmfuse.fusion.rules.vertical_table import EPILOGUES, PROLOGUES
+from tvmfuse.fusion.rules.vertical_table import EPILOGUES, PAIRS, PROLOGUES
 from tvmfuse.fusion.step import ANCHOR, BROADCAST, INJECTIVE, OPAQUE, Step
 from tvmfuse.verdict import YES, Verdict, no
 
@@ -72,8 +72,9 @@ class VerticalRule:
     ranks
         Least and largest rank of the operator's result.
     anchors
-        Whether the operator may be an anchor itself. No rule of the library says so: it forces
-        products into one kernel, and only measuring tells whether that pays.
+        Whether the operator may be an anchor itself. Of the library's only those of ``PAIRS`` say
+        so (`tvmfuse.fusion.norms` judges them); a user's rule forces anchors into one kernel, and
+        only measuring tells whether that pays.
     """
 
     anchor: str
@@ -97,6 +98,11 @@ class VerticalRule:
         return f"{op}({core})"
 
     @property
+    def changes_layout(self) -> bool:
+        """Whether it lets a convolution write an image in another layout."""
+        return (self.anchor, self.op, self.side) == ("conv2d", "transpose", EPILOGUE)
+
+    @property
     def key(self) -> tuple[str, str, str]:
         """What the planner looks a rule up by."""
         return self.anchor, self.op, self.side
@@ -105,8 +111,12 @@ class VerticalRule:
     def constraints(self) -> str:
         """What it asks for, in words."""
         said = ["result read by this operator alone"]
-        if self.side == PROLOGUE and self.anchor in _PRODUCTS:
+        if self.changes_layout:
+            said.append("to channels first, 3x3, stride 1, whole vectors of channels")
+        elif self.side == PROLOGUE and self.anchor in _PRODUCTS:
             said.append("a part of the index")
+        elif self.anchors and (self.anchor, self.op) in PAIRS:
+            said.append("along the last axis, no loss by whole rows in one piece")
         elif self.anchor == "elementwise":
             said.append("element-wise or a move")
         else:
@@ -132,7 +142,10 @@ class VerticalRule:
         if not self.ranks[0] <= step.rank <= self.ranks[1] and self.ranks != (0, 16):
             least, most = self.ranks
             return no(f"{step.op} has rank {step.rank}, not {least} to {most}", step.name)
-        moves = self.anchor == "elementwise" or (self.side == PROLOGUE and self.anchor in _PRODUCTS)
+        if self.changes_layout and step.layout:
+            return no(step.layout, step.name)
+        product = self.side == PROLOGUE and self.anchor in _PRODUCTS
+        moves = product or self.changes_layout or self.anchor == "elementwise"
         most = ANCHOR if self.anchors else INJECTIVE if moves else BROADCAST
         if step.kind > most and not inner:
             what = "opaque" if step.kind == OPAQUE else "not element-wise"
@@ -145,7 +158,9 @@ class VerticalRule:
 
 def _table() -> tuple[VerticalRule, ...]:
     rows = [
-        VerticalRule(anchor, op, side, model)
+        VerticalRule(
+            anchor, op, side, model, PAIRS.get((anchor, op), ()), anchors=(anchor, op) in PAIRS
+        )
         for side, table in ((EPILOGUE, EPILOGUES), (PROLOGUE, PROLOGUES))
         for anchor, ops in table.items()
         for op, model in ops.items()

@@ -15,6 +15,7 @@ EPILOGUES: dict[str, dict[str, str]] = {
         "gelu": "maxvit_t", "leaky_relu": "darknet53", "prelu": "ESPNetv2", "tanh": "pix2pix",
         "exp": "FCOS", "subtract": "DnCNN", "cast": "ResNet-50 under autocast",
         "round": "CompressAI bmshj2018", "gelu_tanh": "SigLIP",
+        "transpose": "fasterrcnn_resnet50_fpn",
     },
     "depthwise": {
         "bias": "mobilenet_v2", "relu": "mobilenet_v3_large", "clip": "mobilenet_v2",
@@ -55,7 +56,7 @@ EPILOGUES: dict[str, dict[str, str]] = {
         "power_const": "albert", "sigmoid": "clipvision", "silu": "mobilevit_s",
         "leaky_relu": "GAT", "prelu": "DIN", "selu": "DeepRecommender", "gelu_tanh": "GPT-2",
         "sin": "SIREN", "cos": "TGN", "cast": "BERT under autocast", "softplus": "Mamba",
-        "exp": "VAE", "subtract": "N-BEATS",
+        "exp": "VAE", "subtract": "N-BEATS", "layer_norm": "bert",
     },
     "matmul": {
         "scale": "coat_lite_tiny", "add": "coat_lite_tiny", "relu": "Performer",
@@ -105,6 +106,10 @@ EPILOGUES: dict[str, dict[str, str]] = {
         "floor": "RoI align", "selu": "DeepRecommender",
     },
 }  # fmt: skip
+
+# Operators that are anchors themselves and join one all the same, because a template computes both:
+# (anchor, operator) -> element types.
+PAIRS: dict[tuple[str, str], tuple[str, ...]] = {("dense", "layer_norm"): ("float32",)}
 
 # In front of an anchor, computed while its template reads. Products read every value many times
 # and take a slice only, which costs them nothing.
