@@ -67,11 +67,14 @@ class InPlace:
         through a view. One of them may be a concatenation along another axis.
     axis
         Along which they do.
+    flattened
+        Concatenations along the same axis that were taken apart into this one; no kernels either.
     """
 
     name: str
     parts: tuple[str, ...]
     axis: int
+    flattened: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -77,12 +77,17 @@ class ConcatInPlace:
             axis = _axis(graph, name)
             assert axis is not None  # the check has seen it
             parts: list[str] = []
+            flattened: list[str] = []
             for operand in graph.nodes[name].operands:
                 part = _behind(graph, operand)
                 inner = found.taken.get(part)
-                flat = inner is not None and inner.axis == axis and part == str(operand.name)
-                parts += found.taken.pop(part).parts if flat else (part,)
-            found.taken[name] = InPlace(name, tuple(parts), axis)
+                if inner is None or inner.axis != axis or part != str(operand.name):
+                    parts.append(part)
+                    continue
+                parts += inner.parts
+                flattened += [part, *inner.flattened]
+                del found.taken[part]
+            found.taken[name] = InPlace(name, tuple(parts), axis, tuple(flattened))
         return tuple(found.taken.values()), tuple(refused)
 
 
