@@ -12,7 +12,7 @@ from tvm import relax, te
 
 import tvmfuse
 from tvmfuse.passes import plan_memory
-from tvmfuse.passes.plan_memory import PlanMemory, _in_one, _shared, _Tensor
+from tvmfuse.passes.plan_memory import PlanMemory, _in_one, _shared, _Tensor, _with_results
 from tvmfuse.passes.relax_tools import bindings, op_name
 
 
@@ -122,6 +122,71 @@ def test_nothing_overlaps_in_one_block(lives):
     for (one, at), (other, there) in itertools.combinations(arena.tensors, 2):
         apart = at + one.size <= there or there + other.size <= at
         assert apart or not one.meets(other)
+
+
+RESULTS = st.lists(st.tuples(LIFE, st.booleans()), max_size=14)
+
+
+@settings(deadline=None)
+@given(RESULTS)
+def test_results_lend_their_blocks_only_before_they_are_written(lives):
+    tensors = [
+        _Tensor(None, 64 * size, min(a, b), 12 if kept else max(a, b), kept)
+        for (size, a, b), kept in lives
+    ]
+    storages = _with_results(tensors)
+    assert sorted(id(t) for s in storages for t, _ in s.tensors) == sorted(map(id, tensors))
+    for storage in storages:
+        assert sum(t.kept for t, _ in storage.tensors) <= 1
+        assert all(at + t.size <= storage.size for t, at in storage.tensors)
+        for (one, at), (other, there) in itertools.combinations(storage.tensors, 2):
+            apart = at + one.size <= there or there + other.size <= at
+            assert apart or not one.meets(other)
+            assert not (one.kept or other.kept) or not one.meets(other)
+
+
+def test_a_result_lends_its_block(monkeypatch):
+    """Two wide tensors die before the wide result is made: one of them lies in its block."""
+
+    def body(builder, x):
+        wide = doubled(builder, doubled(builder, x, 100), 100)
+        return doubled(builder, doubled(builder, wide, 1), 100)
+
+    assert sizes(planned(body)) == ([1600, 1600], 1)
+    monkeypatch.setattr(plan_memory, "_WORTH_BYTES", 1)
+    assert sizes(planned(body)) == ([16, 1600, 1600], 0)
+
+
+class Several(nn.Module):
+    """Three results of the size of what lies between, and a view of one of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(4))
+
+    def forward(self, x):
+        results = []
+        for conv in self.convs:
+            x = torch.relu(conv(torch.tanh(conv(x)).flip(3)))
+            results.append(x.softmax(1))
+        return results[0], {"last": results[-1], "flat": results[1].flatten(1)}, results[2]
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+def test_a_call_leaves_the_results_of_others_alone(monkeypatch, calls):
+    monkeypatch.setattr(plan_memory, "_WORTH_BYTES", 1)
+    module = Several().eval()
+    given_x = [torch.randn(1, 4, 8, 12) for _ in range(calls)]
+    model = tvmfuse.compile(module, (given_x[0],), trials=0, no_log=True)
+    kept = [model(x) for x in given_x]  # none is copied, all are compared at the end
+    with torch.no_grad():
+        for x, got in zip(given_x, kept, strict=True):
+            first, rest, third = module(x)
+            for one, want in (
+                (got[0], first), (got[1]["last"], rest["last"]), (got[1]["flat"], rest["flat"]),
+                (got[2], third),
+            ):  # fmt: skip
+                torch.testing.assert_close(torch.from_dlpack(one), want, rtol=1e-4, atol=1e-5)
 
 
 class Branches(nn.Module):

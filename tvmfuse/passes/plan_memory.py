@@ -144,23 +144,43 @@ def _planned(tensors: list[_Tensor]) -> list[_Storage]:
 def _with_results(tensors: list[_Tensor]) -> list[_Storage]:
     """A block for each result, in which tensors lie that die before it is written.
 
-    The largest tensors have the choice; which of them leaves the common memory smallest is tried
-    one by one.
+    At the moment at which the other tensors need most, the largest of them that fits moves to the
+    narrowest block of a result, until none of that moment can: no block for all of them can be
+    smaller than that moment asks for. Moments times moved tensors, so many results (the caches of
+    a decoder) cost no more than few.
     """
     results = [_Storage(t.size, [(t, 0)]) for t in tensors if t.kept]
     others = sorted((t for t in tensors if not t.kept), key=lambda t: (-t.size, t.begin))
-    for storage in results:
-        before = storage.tensors[0][0].begin
-        least = _total(_planned(others))
-        for guest in [t for t in others if t.end < before and t.size <= storage.size]:
-            if any(t.meets(guest) for t, _ in storage.tensors):
-                continue
-            rest = [t for t in others if t is not guest]
-            total = _total(_planned(rest))
-            if total <= least:
-                others, least = rest, total
-                storage.tensors.append((guest, 0))
+    alive = [0] * (1 + max((t.end for t in tensors), default=0))
+    for tensor in others:
+        _add(alive, tensor, tensor.size)
+    while results and others:
+        fullest = alive.index(max(alive))
+        now = (t for t in others if t.begin <= fullest <= t.end)
+        found = next(((t, s) for t in now if (s := _lender(results, t)) is not None), None)
+        if found is None:
+            break
+        guest, storage = found
+        storage.tensors.append((guest, 0))
+        others.remove(guest)
+        _add(alive, guest, -guest.size)
     return [*results, *_planned(others)]
+
+
+def _add(alive: list[int], tensor: _Tensor, size: int) -> None:
+    """Count a tensor in, or out, at all moments of its life."""
+    for moment in range(tensor.begin, tensor.end + 1):
+        alive[moment] += size
+
+
+def _lender(results: list[_Storage], guest: _Tensor) -> _Storage | None:
+    """The narrowest block of a result that a tensor may use before the result is written."""
+    free = [
+        s for s in results
+        if s.size >= guest.size and guest.end < s.tensors[0][0].begin
+        and not any(t.meets(guest) for t, _ in s.tensors)
+    ]  # fmt: skip
+    return min(free, key=lambda s: s.size, default=None)
 
 
 def _shared(tensors: list[_Tensor]) -> list[_Storage]:
