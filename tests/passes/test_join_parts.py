@@ -93,7 +93,9 @@ def test_numbers_and_kernels(widths, levels, batch):
     assert model.report["verify"]["passed"]
     names = [name for name, _ in model._model.manifest.layers]
     assert sum(name.endswith("_and") or "_and_" in name for name in names) >= 1, names
-    assert len(names) == model.report["kernels"]["after"] == model.report["intermediates"]["kernels"]
+    assert (
+        len(names) == model.report["kernels"]["after"] == model.report["intermediates"]["kernels"]
+    )
     with torch.no_grad():
         for given in (x, x.flip(3)):
             want = module(given)
