@@ -88,6 +88,40 @@ def test_one_within_another_along_another_axis():
                 torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
+class Stage(nn.Module):
+    """Two branches of one input, as in a C3 block: the second is a part of the result as it is."""
+
+    def __init__(self, depth):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(12, 8, 1), nn.Conv2d(12, 5, 1)
+        self.inner = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(8, 8, 1), nn.SiLU(), nn.Conv2d(8, 8, 3, padding=1))
+            for _ in range(depth)
+        )
+        self.last = nn.Conv2d(13, 6, 1)
+
+    def forward(self, x):
+        silu = nn.functional.silu
+        inner = silu(self.first(x))
+        for step in self.inner:
+            inner = silu(step(inner))
+        both = torch.cat([inner, silu(self.second(x))], 1)
+        return self.last(both), both.mean((2, 3))
+
+
+@pytest.mark.parametrize(("depth", "batch"), [(1, 1), (2, 2)])
+def test_a_concatenation_takes_the_place_of_a_tensor_of_which_it_holds_a_part(depth, batch):
+    module, x = Stage(depth).eval(), torch.randn(batch, 12, 9, 7)
+    model = tvmfuse.compile(module, x, trials=0, no_log=True)
+    # To channels last, both branches, two a step, the last one and back, and the mean.
+    assert model.report["kernels"]["after"] == 2 + 2 * depth + 3
+    assert model.report["fusion"]["horizontal"] == 1
+    with torch.no_grad():
+        for given in (x, x.flip(2)):
+            for got, want in zip(model(given), module(given), strict=True):
+                torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
 def test_a_part_in_the_wrong_place_is_caught(monkeypatch):
     """Verification stands behind it: the layer that is the concatenation diverges."""
     from tvmfuse.passes import write_in_place as module

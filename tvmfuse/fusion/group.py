@@ -69,12 +69,24 @@ class InPlace:
         Along which they do.
     flattened
         Concatenations along the same axis that were taken apart into this one; no kernels either.
+    base
+        A result of the same shape in whose memory the parts lie; empty where there is none.
+    staying
+        Those parts that are slices of ``base``, at the place at which they are wanted: no kernel
+        writes them.
     """
 
     name: str
     parts: tuple[str, ...]
     axis: int
     flattened: tuple[str, ...] = ()
+    base: str = ""
+    staying: tuple[str, ...] = ()
+
+    @property
+    def unwritten(self) -> tuple[str, ...]:
+        """All groups that have no kernel."""
+        return (self.name, *self.flattened, *self.staying)
 
 
 @dataclass(frozen=True)

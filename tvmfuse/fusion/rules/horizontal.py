@@ -6,6 +6,7 @@ their readers read in place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -97,9 +98,10 @@ class Siblings:
         if len(siblings) < 2:
             return Mismatch(1, f"no other {self.root[0]} of this form reads the same input", name)
         chains = _common_tails(graph, [[s] for s in siblings])
-        kept = [c[0] for c in chains if not self._copied(graph, c[-1].name)]
+        ends = [c[-1].name for c in chains]
+        kept = [c[0] for c in chains if not self._copied(graph, c[-1].name, ends)]
         if len(kept) < 2:
-            whys = (self._copied(graph, c[-1].name) for c in chains)
+            whys = (self._copied(graph, end, ends) for end in ends)
             return Mismatch(2, next(filter(None, whys), ""), name)
         if kept[0].name != name:
             return Mismatch(1, "it belongs to an earlier sibling", kept[0].name)
@@ -133,18 +135,21 @@ class Siblings:
         elif array_of(first.value.args[1]).ndim != 2:  # type: ignore[union-attr]
             return no("the weights differ by batch", first.name)
         for output in match.outputs:
-            why = self._copied(graph, output)
+            why = self._copied(graph, output, match.outputs)
             if why:
                 return no(why, output)
         return YES
 
-    def _copied(self, graph: Graph, output: str) -> str:
-        """Why a slice in place of ``output`` would be stored for itself; empty if it would not."""
+    def _copied(self, graph: Graph, output: str, outputs: Sequence[str]) -> str:
+        """Why a slice in place of ``output`` would be stored for itself; empty if it would not.
+
+        ``outputs`` are those of all siblings.
+        """
         if output in graph.outputs:
             return "the model returns its part, which would be copied"
         for user in graph.users.get(output, ()):
             op = graph.nodes[user].op
-            if op not in self._readers:
+            if op not in self._readers and not _stays(graph, output, outputs, user):
                 return f"{op or 'a tuple'} would have its part copied"
         return ""
 
@@ -168,6 +173,44 @@ class Siblings:
             parts[chain[-1].name] = builder.emit(part)
             begin += width
         return parts
+
+
+def _stays(graph: Graph, output: str, outputs: Sequence[str], reader: str) -> bool:
+    """Whether a concatenation needs no copy of the slice, since it takes the merged tensor's place.
+
+    Before: ``s1, s2 = split(m); c = concat(f(s1), s2)``, where ``f(s1)`` is as wide as ``s1``
+    After:  ``f(s1)`` is written over ``s1``, and ``m`` is ``c``
+
+    Whoever reads ``s1`` does it on the way to ``f(s1)``, and a convolution lies in between that
+    does not read ``s1`` itself (`tvmfuse.fusion.rules.diagonal` looks at the kernels).
+    """
+    node = graph.nodes[reader]
+    if len(outputs) != 2 or node.op != "concat" or len(node.operands) != 2:
+        return False
+    place = outputs.index(output)
+    ours, other = node.operands[place], node.operands[1 - place]
+    sibling = graph.nodes[outputs[1 - place]]
+    rank = len(node.shape or ())
+    if str(getattr(ours, "name", "")) != output or int(node.value.attrs.axis) % rank != rank - 1:
+        return False
+    if not isinstance(other, relax.Var) or shape_of(other) != sibling.shape:
+        return False
+    return _comes_through(graph, str(other.name), set(graph.users.get(sibling.name, ())))
+
+
+def _comes_through(graph: Graph, name: str, readers: set[str]) -> bool:
+    """Whether a value comes from all of ``readers``, by a convolution that is none of them."""
+    conv, seen, left = False, set(), [name]
+    while left:
+        node = graph.nodes.get(left.pop())
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.name in readers:
+            continue
+        conv = conv or node.op == "nn.conv2d"
+        left += [str(o.name) for o in node.operands if isinstance(o, relax.Var)]
+    return conv and readers <= seen
 
 
 def _same_attributes(one: Node, other: Node) -> bool:
