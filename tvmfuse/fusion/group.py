@@ -72,8 +72,9 @@ class InPlace:
     base
         A result of the same shape in whose memory the parts lie; empty where there is none.
     staying
-        Those parts that are slices of ``base``, at the place at which they are wanted: no kernel
-        writes them.
+        Slices of ``base``, and where each begins along the axis: parts at the place at which they
+        are wanted, and others that are read before a part is written over them. No kernel makes
+        them.
     """
 
     name: str
@@ -81,12 +82,18 @@ class InPlace:
     axis: int
     flattened: tuple[str, ...] = ()
     base: str = ""
-    staying: tuple[str, ...] = ()
+    staying: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Everything that lies in its memory."""
+        over = (self.base,) if self.base else ()
+        return (*over, *self.parts, *(name for name, _ in self.staying if name not in self.parts))
 
     @property
     def unwritten(self) -> tuple[str, ...]:
         """All groups that have no kernel."""
-        return (self.name, *self.flattened, *self.staying)
+        return (self.name, *self.flattened, *(name for name, _ in self.staying))
 
 
 @dataclass(frozen=True)

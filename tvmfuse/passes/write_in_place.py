@@ -44,9 +44,8 @@ class _Layout:
     """Where every part lies in the tensor that is made at last."""
 
     def __init__(self, main: relax.Function, places: Sequence[Any]) -> None:
-        self._place_of = {part: place for place in places for part in place.parts}
-        self._place_of |= {place.base: place for place in places if place.base}
-        self.staying = {part for place in places for part in place.staying}
+        self._place_of = {name: place for place in places for name in place.inside}
+        self.staying = {part: begin for place in places for part, begin in place.staying}
         self.concats = {place.name for place in places}
         self.types: dict[str, Any] = {}
         self.views: set[str] = set()
@@ -69,7 +68,8 @@ class _Layout:
         self.leaves = {
             concat: sum(
                 self.root(p) == concat
-                for p in self._place_of if p not in self.concats and p not in self.staying
+                for p in self._place_of
+                if p not in self.concats and p not in self.staying
             )
             for concat in self.concats
         }
@@ -97,8 +97,11 @@ class _Layout:
         found = []
         while name in self._place_of:
             place = self._place_of[name]
-            before = () if name == place.base else place.parts[: place.parts.index(name)]
-            offset = sum(self._stands(p)[place.axis] for p in before)
+            if name == place.base or name in self.staying:
+                offset = self.staying.get(name, 0)
+            else:
+                before = place.parts[: place.parts.index(name)]
+                offset = sum(self._stands(p)[place.axis] for p in before)
             found.append(Step(self.shape(name), self._stands(name), place.axis, offset))
             name = place.name
         return tuple(found)

@@ -18,15 +18,20 @@ from tvmfuse.graph import dtype_of, shape_of
 if TYPE_CHECKING:  # it needs this package's words for anchors
     from tvmfuse.fusion.kernels import KernelGraph
 
-_NONE: tuple[str, tuple[str, ...]] = ("", ())
+_Base = tuple[str, tuple[tuple[str, int], ...]]
+_NONE: _Base = ("", ())
 # Their kernels are written with strides of their own instead of being scheduled.
 _WRITTEN = frozenset(("attention", "matmul"))
 
 
 def base_of(
-    graph: KernelGraph, groups: Mapping[str, Group], owner: Mapping[str, str], name: str
-) -> tuple[str, tuple[str, ...]]:
-    """The tensor whose place a concatenation can take, and which parts stay.
+    graph: KernelGraph,
+    groups: Mapping[str, Group],
+    owner: Mapping[str, str],
+    name: str,
+    axis: int,
+) -> _Base:
+    """The tensor whose place a concatenation can take, and its slices that need no kernel.
 
     Parameters
     ----------
@@ -36,55 +41,75 @@ def base_of(
         By their last members, in order.
     owner
         The last member of the group of each operator.
-    name
+    name, axis
         The concatenation.
 
     Returns
     -------
-    str, tuple of str
+    str, tuple of (str, int)
         Empty where no part is a slice of a tensor of the same shape, at the place at which it is
-        wanted, or where that tensor is read when other parts are written already.
+        wanted, or where that tensor is read when other parts are written already. With each slice,
+        where it begins.
     """
     node = graph.nodes[name]
-    shapes = [shape_of(o) for o in node.operands]
-    staying: list[str] = []
-    base, begin = "", [0] * len(node.shape or ())
-    for operand, shape in zip(node.operands, shapes, strict=True):
-        if shape is None or node.shape is None or len(shape) != len(begin):
-            return _NONE
+    staying: dict[str, int] = {}
+    base, begin = "", 0
+    for operand in node.operands:
         part = str(operand.name)
-        source = _source(graph, groups, part, tuple(begin))
-        if source and base in ("", source) and graph.sole_user(part) == name:
+        source, at = _source(graph, groups, part, axis)
+        if source and at == begin and base in ("", source) and graph.sole_user(part) == name:
             base = source
-            staying.append(part)
-        extents = zip(begin, shape, node.shape, strict=True)
-        begin = [b + e if e != whole else b for b, e, whole in extents]
+            staying[part] = at
+        begin += (shape_of(operand) or ())[axis]
     rest = [str(o.name) for o in node.operands if str(o.name) not in staying]
-    if not base or not rest or not _takes_over(graph, groups, base, name):
+    if (
+        not base
+        or any(part not in groups for part in rest)
+        or not _lasts(graph, groups, base, name)
+    ):
         return _NONE
+    readers: list[str] = []
+    for user in graph.users[base]:
+        if user in staying:
+            continue
+        source, at = _source(graph, groups, user, axis)
+        if source and all(_reads_in_place(groups, owner, u) for u in graph.users.get(user, ())):
+            staying[user] = at
+            readers += graph.users.get(user, ())
+        else:
+            readers.append(user)
     order = {last: number for number, last in enumerate(groups)}
-    readers = [u for u in graph.users[base] if u not in staying]
-    for part in rest:
-        if part not in groups:
-            return _NONE
-        for reader in readers:
-            if owner.get(reader) is None or order[owner[reader]] >= order[part]:
-                return _NONE
-    return base, tuple(staying)
+    first = min((order[part] for part in rest), default=-1)
+    if any(u not in owner or order[owner[u]] >= first for u in readers):
+        return _NONE
+    return base, tuple(staying.items())
 
 
 def _source(
-    graph: KernelGraph, groups: Mapping[str, Group], part: str, begin: tuple[int, ...]
-) -> str:
-    """Of what a part is the slice that begins there; empty where it is none."""
+    graph: KernelGraph, groups: Mapping[str, Group], part: str, axis: int
+) -> tuple[str, int]:
+    """Of what a part is a slice along an axis, and where that begins; empty for another kernel."""
     group = groups.get(part)
-    if group is None or group.ops != ("slice",) or graph.slice_begin(part) != begin:
-        return ""
+    if group is None or group.ops != ("slice",) or part in graph.outputs:
+        return "", 0
+    begin = graph.slice_begin(part)
+    own = graph.nodes[part].shape or ()
     (source,) = (o for o in graph.nodes[part].operands if isinstance(o, relax.Var))
-    return str(source.name)
+    whole = shape_of(source) or ()
+    if len(begin) != len(whole) or any(
+        o != w for a, (o, w) in enumerate(zip(own, whole, strict=True)) if a != axis
+    ):
+        return "", 0
+    return str(source.name), begin[axis]
 
 
-def _takes_over(graph: KernelGraph, groups: Mapping[str, Group], base: str, name: str) -> bool:
+def _reads_in_place(groups: Mapping[str, Group], owner: Mapping[str, str], user: str) -> bool:
+    """Whether a kernel can read a slice where that lies."""
+    group = groups.get(owner.get(user, ""))
+    return group is not None and not _WRITTEN & set(group.ops) and "concat" not in group.ops
+
+
+def _lasts(graph: KernelGraph, groups: Mapping[str, Group], base: str, name: str) -> bool:
     """Whether the memory of ``base`` can become that of the concatenation."""
     node, group = graph.nodes[name], groups.get(base)
     if group is None or base in graph.outputs:

@@ -39,13 +39,11 @@ class _Found:
     groups: Mapping[str, Group]
     owner: Mapping[str, str]  # of each operator, the group
     taken: dict[str, InPlace]
-    over: dict[str, tuple[str, tuple[str, ...]]]  # of each, what it lies over, and what stays
+    over: dict[str, tuple[str, tuple[tuple[str, int], ...]]]  # what each lies over, what stays
 
     def placed(self) -> set[str]:
         """Everything that lies in a concatenation already."""
-        return {
-            name for place in self.taken.values() for name in (place.base, *place.parts) if name
-        }
+        return {name for place in self.taken.values() for name in place.inside}
 
 
 class ConcatInPlace:
@@ -107,11 +105,12 @@ def _check(found: _Found, name: str, group: Group) -> Verdict:
         return no("a part is an input, a constant or a view: no kernel writes it", name)
     if len({_behind(found.graph, o) for o in node.operands}) < len(node.operands):
         return no("it holds one tensor twice", name)
-    base, staying = base_of(found.graph, found.groups, found.owner, name)
+    base, staying = base_of(found.graph, found.groups, found.owner, name, axis)
     if base and base not in found.placed():
         found.over[name] = base, staying
+    stay = dict(found.over.get(name, ("", ()))[1])
     for operand in node.operands:
-        if str(operand.name) in found.over.get(name, ("", ()))[1]:
+        if str(operand.name) in stay:
             continue
         verdict = _check_part(found, operand, name, axis)
         if not verdict:

@@ -35,6 +35,7 @@ _READS_ROWS = _READS_IMAGES | frozenset(
      "multiply", "subtract", "divide", "nn.softmax", "nn.layer_norm", "nn.rms_norm", "astype",
      "power", "clip", "call_pure_packed")
 )  # fmt: skip
+_FAR = 64  # operators of the longest branch that is looked through
 
 
 class Siblings:
@@ -147,9 +148,11 @@ class Siblings:
         """
         if output in graph.outputs:
             return "the model returns its part, which would be copied"
+        stays = _staying(graph, outputs)
         for user in graph.users.get(output, ()):
             op = graph.nodes[user].op
-            if op not in self._readers and not _stays(graph, output, outputs, user):
+            also = ("concat",) if output == stays else ("add",) if stays else ()
+            if op not in self._readers and op not in also:
                 return f"{op or 'a tuple'} would have its part copied"
         return ""
 
@@ -175,42 +178,52 @@ class Siblings:
         return parts
 
 
-def _stays(graph: Graph, output: str, outputs: Sequence[str], reader: str) -> bool:
-    """Whether a concatenation needs no copy of the slice, since it takes the merged tensor's place.
+def _staying(graph: Graph, outputs: Sequence[str]) -> str:
+    """The output that a concatenation need not copy, since it takes the merged tensor's place.
 
     Before: ``s1, s2 = split(m); c = concat(f(s1), s2)``, where ``f(s1)`` is as wide as ``s1``
     After:  ``f(s1)`` is written over ``s1``, and ``m`` is ``c``
 
-    Whoever reads ``s1`` does it on the way to ``f(s1)``, and a convolution lies in between that
-    does not read ``s1`` itself (`tvmfuse.fusion.rules.diagonal` looks at the kernels).
+    Who reads ``s1`` does it on the way to ``f(s1)``, and not in the kernel that writes ``f(s1)``:
+    `tvmfuse.fusion.rules.base` looks at the kernels.
     """
-    node = graph.nodes[reader]
-    if len(outputs) != 2 or node.op != "concat" or len(node.operands) != 2:
-        return False
-    place = outputs.index(output)
-    ours, other = node.operands[place], node.operands[1 - place]
-    sibling = graph.nodes[outputs[1 - place]]
-    rank = len(node.shape or ())
-    if str(getattr(ours, "name", "")) != output or int(node.value.attrs.axis) % rank != rank - 1:
-        return False
-    if not isinstance(other, relax.Var) or shape_of(other) != sibling.shape:
-        return False
-    return _comes_through(graph, str(other.name), set(graph.users.get(sibling.name, ())))
+    if len(outputs) != 2:
+        return ""
+    for place, output in enumerate(outputs):
+        other = outputs[1 - place]
+        for user in graph.users.get(output, ()):
+            node = graph.nodes[user]
+            if node.op != "concat" or len(node.operands) != 2:
+                continue
+            names = [str(getattr(o, "name", "")) for o in node.operands]
+            rank = len(node.shape or ())
+            last = int(node.value.attrs.axis) % rank == rank - 1 if rank else False
+            wide = shape_of(node.operands[1 - place]) == graph.nodes[other].shape
+            if last and wide and names[place] == output:
+                return output if _reads_early(graph, names[1 - place], other) else ""
+    return ""
 
 
-def _comes_through(graph: Graph, name: str, readers: set[str]) -> bool:
-    """Whether a value comes from all of ``readers``, by a convolution that is none of them."""
-    conv, seen, left = False, set(), [name]
-    while left:
-        node = graph.nodes.get(left.pop())
-        if node is None or node.name in seen:
-            continue
-        seen.add(node.name)
+def _reads_early(graph: Graph, name: str, source: str) -> bool:
+    """Whether all readers of ``source`` are done before the kernel of ``name`` begins."""
+    readers = set(graph.users.get(source, ()))
+    node = graph.nodes.get(name)
+    while node is not None and node.op != "nn.conv2d":
         if node.name in readers:
-            continue
-        conv = conv or node.op == "nn.conv2d"
-        left += [str(o.name) for o in node.operands if isinstance(o, relax.Var)]
-    return conv and readers <= seen
+            return False
+        reads = [str(o.name) for o in node.operands if isinstance(o, relax.Var)]
+        alone = [read for read in reads if graph.sole_user(read) == node.name]
+        node = graph.nodes.get(alone[0]) if len(alone) == 1 else None
+    if node is None or node.name in readers:
+        return False
+    seen: set[str] = set()
+    left = [name]
+    while left and len(seen) < _FAR:
+        node = graph.nodes.get(left.pop())
+        if node is not None and node.name not in seen and node.name != source:
+            seen.add(node.name)
+            left += [str(o.name) for o in node.operands if isinstance(o, relax.Var)]
+    return readers <= seen
 
 
 def _same_attributes(one: Node, other: Node) -> bool:
