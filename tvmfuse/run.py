@@ -367,7 +367,7 @@ class Run:
         choices: dict[str, Choice],
         verified: VerifyReport,
     ) -> dict[str, Any]:
-        unwritten = {f"{PREFIX}{place.name}" for place in self.plan.in_place}
+        unwritten = {f"{PREFIX}{name}" for name in self.plan.unwritten}
         called = (c for name, c in choices.items() if name not in unwritten)
         distinct = {id(c.kernel): c for c in called}.values()
         hit = sum(c.origin == "log" for c in distinct)

@@ -88,6 +88,45 @@ def test_one_within_another_along_another_axis():
                 torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
+class Stage(nn.Module):
+    """Two branches of one input, as in a C3 block: the second is a part of the result as it is."""
+
+    def __init__(self, depth, residual):
+        super().__init__()
+        self.residual = residual
+        self.first, self.second = nn.Conv2d(12, 8, 1), nn.Conv2d(12, 5, 1)
+        self.inner = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(8, 8, 1), nn.SiLU(), nn.Conv2d(8, 8, 3, padding=1))
+            for _ in range(depth)
+        )
+        self.last = nn.Conv2d(13, 6, 1)
+
+    def forward(self, x):
+        silu = nn.functional.silu
+        inner = silu(self.first(x))
+        for step in self.inner:
+            inner = silu(step(inner)) + inner if self.residual else silu(step(inner))
+        both = torch.cat([inner, silu(self.second(x))], 1)
+        return self.last(both), both.mean((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("depth", "batch", "residual"), [(1, 1, False), (2, 2, False), (2, 1, True), (3, 2, True)]
+)
+def test_a_concatenation_takes_the_place_of_a_tensor_of_which_it_holds_a_part(
+    depth, batch, residual
+):
+    module, x = Stage(depth, residual).eval(), torch.randn(batch, 12, 9, 7)
+    model = tvmfuse.compile(module, x, trials=0, no_log=True)
+    # To channels last, both branches, two a step, the last one and back, and the mean.
+    assert model.report["kernels"]["after"] == 2 + 2 * depth + 3
+    assert model.report["fusion"]["horizontal"] == 1
+    with torch.no_grad():
+        for given in (x, x.flip(2)):
+            for got, want in zip(model(given), module(given), strict=True):
+                torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
 def test_a_part_in_the_wrong_place_is_caught(monkeypatch):
     """Verification stands behind it: the layer that is the concatenation diverges."""
     from tvmfuse.passes import write_in_place as module
@@ -139,3 +178,14 @@ def test_parts_that_are_read_elsewhere_and_other_axes():
         for given in (x, x.flip(3)):
             for got, want in zip(model(given), module(given), strict=True):
                 torch.testing.assert_close(torch.as_tensor(got), want, rtol=1e-5, atol=1e-5)
+
+
+def test_one_whose_last_kernel_reads_the_part_itself_is_left_alone():
+    """The kernel that would write over the part reads it as its residual."""
+    module, x = Stage(1, True).eval(), torch.randn(1, 12, 9, 7)
+    model = tvmfuse.compile(module, x, trials=0, no_log=True)
+    assert model.report["fusion"]["horizontal"] == 0
+    assert model.report["kernels"]["after"] == 8  # both branches have a kernel of their own
+    with torch.no_grad():
+        for got, want in zip(model(x), module(x), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)

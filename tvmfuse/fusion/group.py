@@ -69,12 +69,31 @@ class InPlace:
         Along which they do.
     flattened
         Concatenations along the same axis that were taken apart into this one; no kernels either.
+    base
+        A result of the same shape in whose memory the parts lie; empty where there is none.
+    staying
+        Slices of ``base``, and where each begins along the axis: parts at the place at which they
+        are wanted, and others that are read before a part is written over them. No kernel makes
+        them.
     """
 
     name: str
     parts: tuple[str, ...]
     axis: int
     flattened: tuple[str, ...] = ()
+    base: str = ""
+    staying: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Everything that lies in its memory."""
+        over = (self.base,) if self.base else ()
+        return (*over, *self.parts, *(name for name, _ in self.staying if name not in self.parts))
+
+    @property
+    def unwritten(self) -> tuple[str, ...]:
+        """All groups that have no kernel."""
+        return (self.name, *self.flattened, *(name for name, _ in self.staying))
 
 
 @dataclass(frozen=True)

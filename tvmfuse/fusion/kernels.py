@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.tirx import PrimFunc
+from tvm.tirx import Add, IntImm, PrimFunc
 
 from tvmfuse.fusion.rules.vertical import ANCHORS
 from tvmfuse.fusion.step import ANCHOR, OPAQUE, REDUCTION
@@ -84,6 +84,10 @@ class KernelGraph(Graph):
         """The PrimFunc that the kernel ``name`` calls."""
         return self._functions[self.nodes[name].value.args[0]]
 
+    def slice_begin(self, name: str) -> tuple[int, ...]:
+        """Where a slice without steps begins along each axis; empty for another kernel."""
+        return _slice_begin(self.function(name))
+
     @staticmethod
     def _step(node: Node, op: str) -> str:
         """Tell a bias from a residual: does the other operand have as many elements?"""
@@ -107,7 +111,7 @@ class KernelGraph(Graph):
         return op if op in ANCHORS else "other"
 
     def layout_change(self, name: str, anchor: str) -> str:
-        """Why a convolution cannot write what a transpose behind it does; empty where it can.
+        """Why a convolution cannot read (or write) what a transpose in front (or behind) does.
 
         Parameters
         ----------
@@ -118,8 +122,9 @@ class KernelGraph(Graph):
         """
         record = self.record(anchor)
         axes = permutation(self.function(name))
-        if axes != (0, 3, 1, 2):
-            return f"its axes are {axes}, not channels last to channels first"
+        behind = self.position[name] > self.position[anchor]
+        if axes != ((0, 3, 1, 2) if behind else (0, 2, 3, 1)):
+            return f"its axes are {axes}, not channels first {'to' if behind else 'from'} last"
         if not isinstance(record, Conv2d) or not by_rows(record):
             return "the convolution is none of 3x3, stride 1, with whole vectors of channels"
         return ""
@@ -170,6 +175,29 @@ def permutation(func: PrimFunc) -> tuple[int, ...]:
     if len(read) != len(axes) or any(len(a) != 1 for a in axes):
         return ()
     return tuple(a[0] for a in axes)
+
+
+def _slice_begin(func: PrimFunc) -> tuple[int, ...]:
+    """Where a slice without steps begins along each axis; empty for another kernel."""
+    sch = new_schedule(func)
+    found = blocks(sch)
+    stmt = sch.get(found[0].rv) if len(found) == 1 else None
+    if stmt is None or set(found[0].kinds) != {"S"} or len(stmt.reads) != 1:
+        return ()
+    read = [r.min for r in stmt.reads[0].region]
+    if len(read) != len(stmt.iter_vars):
+        return ()
+    begins = [_begin(i, v.var) for i, v in zip(read, stmt.iter_vars, strict=True)]
+    return () if None in begins else tuple(b for b in begins if b is not None)
+
+
+def _begin(index: Any, axis: Any) -> int | None:
+    """The constant that an index adds to an axis; None for another index."""
+    if index.same_as(axis):
+        return 0
+    if isinstance(index, Add) and index.a.same_as(axis) and isinstance(index.b, IntImm):
+        return int(index.b)
+    return None
 
 
 def _reduces_rows(func: PrimFunc) -> bool:

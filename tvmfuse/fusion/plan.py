@@ -36,6 +36,11 @@ class Plan:
     matrix: tuple[MatrixRow, ...] = field(default=())
     beside: tuple[Beside, ...] = ()
 
+    @property
+    def unwritten(self) -> frozenset[str]:
+        """Groups without a kernel, by their last members."""
+        return frozenset(name for place in self.in_place for name in place.unwritten)
+
     def counts(self) -> dict[str, int]:
         """Groups of each category; of diagonal ones, what is written where it is wanted."""
         found = Counter(g.category for g in self.groups if g.category)

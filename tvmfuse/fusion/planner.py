@@ -73,7 +73,7 @@ def make_plan(
         refused += apart
     in_place = tuple(m for m in moves if isinstance(m, InPlace))
     crowded = _crowded(graph, in_place)
-    placed = {name for place in in_place for name in (place.name, *place.parts)}
+    placed = {name for place in in_place for name in (place.name, *place.inside)}
     over = (m for m in moves if isinstance(m, Overwritten))
     plan = Plan(
         groups=tuple(groups),
@@ -89,7 +89,7 @@ def make_plan(
 
 def _crowded(graph: KernelGraph, in_place: tuple[InPlace, ...]) -> set[str]:
     """What is not written over: parts, and the concatenations whose parts are read elsewhere."""
-    home = {part: place.name for place in in_place for part in place.parts}
+    home = {inside: place.name for place in in_place for inside in place.inside}
     found = set(home)
     for part in home:
         if len(graph.users.get(part, ())) > 1:

@@ -44,7 +44,8 @@ class _Layout:
     """Where every part lies in the tensor that is made at last."""
 
     def __init__(self, main: relax.Function, places: Sequence[Any]) -> None:
-        self._place_of = {part: place for place in places for part in place.parts}
+        self._place_of = {name: place for place in places for name in place.inside}
+        self.staying = {part: begin for place in places for part, begin in place.staying}
         self.concats = {place.name for place in places}
         self.types: dict[str, Any] = {}
         self.views: set[str] = set()
@@ -65,7 +66,11 @@ class _Layout:
                     self._read_as[source] = shape_of(binding.var) or ()
                     self.views.add(str(binding.var.name))
         self.leaves = {
-            concat: sum(self.root(p) == concat for p in self._place_of if p not in self.concats)
+            concat: sum(
+                self.root(p) == concat
+                for p in self._place_of
+                if p not in self.concats and p not in self.staying
+            )
             for concat in self.concats
         }
 
@@ -92,8 +97,11 @@ class _Layout:
         found = []
         while name in self._place_of:
             place = self._place_of[name]
-            before = place.parts[: place.parts.index(name)]
-            offset = sum(self._stands(p)[place.axis] for p in before)
+            if name == place.base or name in self.staying:
+                offset = self.staying.get(name, 0)
+            else:
+                before = place.parts[: place.parts.index(name)]
+                offset = sum(self._stands(p)[place.axis] for p in before)
             found.append(Step(self.shape(name), self._stands(name), place.axis, offset))
             name = place.name
         return tuple(found)
@@ -119,7 +127,7 @@ class _Rewriter:
             with self.builder.dataflow():
                 for binding in bindings(self.main):
                     name = str(binding.var.name)
-                    if name in layout.views:
+                    if name in layout.views or name in layout.staying:
                         continue
                     if name in layout.concats:
                         remap[binding.var] = self.written[layout.root(name)]

@@ -135,7 +135,7 @@ def tasks_of(groups: list[GroupKernel], plan: Plan) -> list[Task]:
     names = {g.members[-1]: "_".join(g.ops) for g in plan.groups}
     counts: dict[int, int] = {}
     first: dict[int, GroupKernel] = {}
-    unwritten = {f"{PREFIX}{place.name}" for place in plan.in_place}
+    unwritten = {f"{PREFIX}{name}" for name in plan.unwritten}
     for group in groups:
         if group.name in unwritten:
             continue

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tvm import relax
 
 from tvmfuse.fusion.group import Group, InPlace, Refusal
+from tvmfuse.fusion.rules.base import base_of
 from tvmfuse.fusion.rules.overwrite import Overwrite
 from tvmfuse.fusion.rules.together import Together
 from tvmfuse.graph import shape_of
@@ -38,10 +39,11 @@ class _Found:
     groups: Mapping[str, Group]
     owner: Mapping[str, str]  # of each operator, the group
     taken: dict[str, InPlace]
+    over: dict[str, tuple[str, tuple[tuple[str, int], ...]]]  # what each lies over, what stays
 
     def placed(self) -> set[str]:
         """Everything that lies in a concatenation already."""
-        return {part for place in self.taken.values() for part in place.parts}
+        return {name for place in self.taken.values() for name in place.inside}
 
 
 class ConcatInPlace:
@@ -65,7 +67,7 @@ class ConcatInPlace:
         """
         groups = tuple(groups)
         owner = {m: g.members[-1] for g in groups for m in g.members}
-        found = _Found(graph, {g.members[-1]: g for g in groups}, owner, {})
+        found = _Found(graph, {g.members[-1]: g for g in groups}, owner, {}, {})
         refused = []
         for name, group in found.groups.items():
             if _CONCAT not in group.ops:
@@ -87,7 +89,8 @@ class ConcatInPlace:
                 parts += inner.parts
                 flattened += [part, *inner.flattened]
                 del found.taken[part]
-            found.taken[name] = InPlace(name, tuple(parts), axis, tuple(flattened))
+            base, staying = found.over.get(name, ("", ()))
+            found.taken[name] = InPlace(name, tuple(parts), axis, tuple(flattened), base, staying)
         return tuple(found.taken.values()), tuple(refused)
 
 
@@ -102,7 +105,13 @@ def _check(found: _Found, name: str, group: Group) -> Verdict:
         return no("a part is an input, a constant or a view: no kernel writes it", name)
     if len({_behind(found.graph, o) for o in node.operands}) < len(node.operands):
         return no("it holds one tensor twice", name)
+    base, staying = base_of(found.graph, found.groups, found.owner, name, axis)
+    if base and base not in found.placed():
+        found.over[name] = base, staying
+    stay = dict(found.over.get(name, ("", ()))[1])
     for operand in node.operands:
+        if str(operand.name) in stay:
+            continue
         verdict = _check_part(found, operand, name, axis)
         if not verdict:
             return verdict

@@ -6,6 +6,7 @@ their readers read in place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ _READS_ROWS = _READS_IMAGES | frozenset(
      "multiply", "subtract", "divide", "nn.softmax", "nn.layer_norm", "nn.rms_norm", "astype",
      "power", "clip", "call_pure_packed")
 )  # fmt: skip
+_FAR = 64  # operators of the longest branch that is looked through
 
 
 class Siblings:
@@ -97,9 +99,10 @@ class Siblings:
         if len(siblings) < 2:
             return Mismatch(1, f"no other {self.root[0]} of this form reads the same input", name)
         chains = _common_tails(graph, [[s] for s in siblings])
-        kept = [c[0] for c in chains if not self._copied(graph, c[-1].name)]
+        ends = [c[-1].name for c in chains]
+        kept = [c[0] for c in chains if not self._copied(graph, c[-1].name, ends)]
         if len(kept) < 2:
-            whys = (self._copied(graph, c[-1].name) for c in chains)
+            whys = (self._copied(graph, end, ends) for end in ends)
             return Mismatch(2, next(filter(None, whys), ""), name)
         if kept[0].name != name:
             return Mismatch(1, "it belongs to an earlier sibling", kept[0].name)
@@ -133,18 +136,23 @@ class Siblings:
         elif array_of(first.value.args[1]).ndim != 2:  # type: ignore[union-attr]
             return no("the weights differ by batch", first.name)
         for output in match.outputs:
-            why = self._copied(graph, output)
+            why = self._copied(graph, output, match.outputs)
             if why:
                 return no(why, output)
         return YES
 
-    def _copied(self, graph: Graph, output: str) -> str:
-        """Why a slice in place of ``output`` would be stored for itself; empty if it would not."""
+    def _copied(self, graph: Graph, output: str, outputs: Sequence[str]) -> str:
+        """Why a slice in place of ``output`` would be stored for itself; empty if it would not.
+
+        ``outputs`` are those of all siblings.
+        """
         if output in graph.outputs:
             return "the model returns its part, which would be copied"
+        stays = _staying(graph, outputs)
         for user in graph.users.get(output, ()):
             op = graph.nodes[user].op
-            if op not in self._readers:
+            also = ("concat",) if output == stays else ("add",) if stays else ()
+            if op not in self._readers and op not in also:
                 return f"{op or 'a tuple'} would have its part copied"
         return ""
 
@@ -168,6 +176,54 @@ class Siblings:
             parts[chain[-1].name] = builder.emit(part)
             begin += width
         return parts
+
+
+def _staying(graph: Graph, outputs: Sequence[str]) -> str:
+    """The output that a concatenation need not copy, since it takes the merged tensor's place.
+
+    Before: ``s1, s2 = split(m); c = concat(f(s1), s2)``, where ``f(s1)`` is as wide as ``s1``
+    After:  ``f(s1)`` is written over ``s1``, and ``m`` is ``c``
+
+    Who reads ``s1`` does it on the way to ``f(s1)``, and not in the kernel that writes ``f(s1)``:
+    `tvmfuse.fusion.rules.base` looks at the kernels.
+    """
+    if len(outputs) != 2:
+        return ""
+    for place, output in enumerate(outputs):
+        other = outputs[1 - place]
+        for user in graph.users.get(output, ()):
+            node = graph.nodes[user]
+            if node.op != "concat" or len(node.operands) != 2:
+                continue
+            names = [str(getattr(o, "name", "")) for o in node.operands]
+            rank = len(node.shape or ())
+            last = int(node.value.attrs.axis) % rank == rank - 1 if rank else False
+            wide = shape_of(node.operands[1 - place]) == graph.nodes[other].shape
+            if last and wide and names[place] == output:
+                return output if _reads_early(graph, names[1 - place], other) else ""
+    return ""
+
+
+def _reads_early(graph: Graph, name: str, source: str) -> bool:
+    """Whether all readers of ``source`` are done before the kernel of ``name`` begins."""
+    readers = set(graph.users.get(source, ()))
+    node = graph.nodes.get(name)
+    while node is not None and node.op != "nn.conv2d":
+        if node.name in readers:
+            return False
+        reads = [str(o.name) for o in node.operands if isinstance(o, relax.Var)]
+        alone = [read for read in reads if graph.sole_user(read) == node.name]
+        node = graph.nodes.get(alone[0]) if len(alone) == 1 else None
+    if node is None or node.name in readers:
+        return False
+    seen: set[str] = set()
+    left = [name]
+    while left and len(seen) < _FAR:
+        node = graph.nodes.get(left.pop())
+        if node is not None and node.name not in seen and node.name != source:
+            seen.add(node.name)
+            left += [str(o.name) for o in node.operands if isinstance(o, relax.Var)]
+    return readers <= seen
 
 
 def _same_attributes(one: Node, other: Node) -> bool:

@@ -37,7 +37,7 @@ class Together:
         """Runs of parts that are made without another kernel in between."""
         places = [place for place in found if isinstance(place, InPlace)]
         inside = {part: place.name for place in places for part in place.parts}
-        names = {name for place in places for name in (place.name, *place.flattened)}
+        names = {name for place in places for name in place.unwritten}
         runs: list[list[Group]] = []
         refused, before = [], ""
         for group in (g for g in groups if g.members[-1] not in names):
