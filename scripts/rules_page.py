@@ -25,7 +25,7 @@ PAGE, COUNTS = DOCS / "rules.md", DOCS / "rules_zoo.json"
 ZOO = (
     "resnet50", "mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0", "inception_v3",
     "googlenet", "densenet121", "squeezenet1_1", "shufflenet_v2_x1_0", "convnext_tiny",
-    "vit_b_16", "swin_t", "bert", "gpt2",
+    "vit_b_16", "swin_t", "bert", "gpt2", "yolov5s", "dlrm",
 )  # fmt: skip
 _TOKENS = 32
 _HEAD = """\

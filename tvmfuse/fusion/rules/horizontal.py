@@ -57,7 +57,7 @@ class Siblings:
     """
 
     category = "horizontal"
-    constraints = "constant weights, equal attributes and types, readers that take a slice"
+    constraints = "constant weights, equal attributes and types, readers that take a slice or take its place"
 
     def __init__(
         self,
