@@ -19,14 +19,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._decomp import _core_aten_decompositions_post_autograd
 from torch._dispatch.python import enable_python_dispatcher
-from torch._export.utils import _is_cia_op, _is_preservable_cia_op, _special_op_to_preserve_cia
 from torch._functorch._aot_autograd.functional_utils import from_fun, to_fun
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.export._trace import _ignore_backend_decomps
-from torch.export.decomp_utils import PRESERVED_ATEN_CIA_OPS
 from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -34,29 +31,13 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from torch.utils import _pytree as pytree
 
 from tvmfuse.frontend.aliases import rewritten
+from tvmfuse.frontend.simple_calls import Table, filled, is_simple, simple_form
 
 # Tracing a call may give other strides than the exported program knows, which are then given to
 # the calls behind it; each round follows such a change through one more distinct call.
 _ROUNDS = 12
 
 Key = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """What operators become.
-
-    Parameters
-    ----------
-    simple
-        Decompositions of operators with kernels of their own.
-    composite
-        The same of operators that PyTorch composes of others, where it is not PyTorch's own;
-        ``_special_op_to_preserve_cia`` keeps the operator.
-    """
-
-    simple: dict[Any, Callable[..., Any]]
-    composite: dict[Any, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -143,7 +124,7 @@ def _missing(
 ) -> dict[Key, fx.Node]:
     """Distinct calls that have no part yet, each with an example, which has its tensors.
 
-    Behind a call without a part the values are taken to be the exported program's own.
+    ``parts`` is given those that need no trace. Behind a call without a part the values are taken to be the exported program's own.
     """
     missing: dict[Key, Any] = {}
     values: dict[fx.Node, Any] = {}
@@ -153,6 +134,10 @@ def _missing(
         elif node.op == "call_function" and not _stays(node, values, table):
             key = _key(node, values)
             part = parts.get(key)
+            if part is None and key not in missing:
+                part = _direct(node, values, table)
+                if part is not None:
+                    parts[key] = part
             if part is None:
                 values[node] = node.meta["val"]
                 missing[key] = (node.target, *fx.node.map_arg((node.args, node.kwargs),
@@ -172,20 +157,42 @@ def _missing(
 
 def _stays(node: fx.Node, values: dict[fx.Node, Any], table: Table) -> bool:
     """Whether the call is simple, and its result the one that the exported program knows."""
-    target: Any = node.target
-    if target is _ASSERTION:
+    if node.target is _ASSERTION:
         return True
-    if target in table.simple or (target in table.composite) != _is_cia_op(target):
-        return False
-    if table.composite.get(target, _special_op_to_preserve_cia) is not _special_op_to_preserve_cia:
-        return False
-    schema = target._schema
-    if schema.is_mutable or any(a.alias_info for a in (*schema.arguments, *schema.returns)):
-        return False
-    if target not in table.composite and target.py_kernels:
-        return False
     known = {n: n.meta.get("val") for n in node.all_input_nodes}
-    return all(_frozen(n, values) == _frozen(n, known) for n in known)
+    if any(_frozen(n, values) != _frozen(n, known) for n in known):
+        return False
+    return is_simple(node.target, node.args, node.kwargs, table)
+
+
+def _direct(node: fx.Node, values: dict[fx.Node, Any], table: Table) -> _Part | None:
+    """The part of a call that becomes one simple call; None where a trace has to tell."""
+    graph = fx.Graph()
+    inputs = [graph.placeholder("given") for _ in _tensors(node)]
+    for placeholder, outer in zip(inputs, _tensors(node), strict=True):
+        placeholder.meta["val"] = values[outer]
+    rest = iter(inputs)
+    args, kwargs = pytree.tree_map(
+        lambda a: next(rest) if isinstance(a, fx.Node) else a, (node.args, node.kwargs)
+    )
+    mode = next((v.fake_mode for v in map(values.get, _tensors(node))
+                 if isinstance(v, FakeTensor)), None)  # fmt: skip
+    form = None if mode is None else simple_form(node.target, args, kwargs, table)
+    if form is None:
+        return None
+    call = graph.call_function(form.target, form.args, form.kwargs)
+    with torch.no_grad(), mode:
+        call.meta["val"] = form.target(*filled(form.args), **filled(form.kwargs))
+    if form.pick is None:
+        result = call
+    else:
+        result = graph.call_function(operator.getitem, (call, form.pick))
+        result.meta["val"] = call.meta["val"][form.pick]
+    if node.target._schema.is_mutable and _frozen(result, {result: result.meta["val"]}) != _frozen(
+        inputs[0], {inputs[0]: inputs[0].meta["val"]}
+    ):
+        return None  # it is converted on its way into the first argument
+    return _Part(inputs, [call] if result is call else [call, result], result)
 
 
 def _key(node: fx.Node, values: dict[fx.Node, Any]) -> Key:
@@ -337,23 +344,3 @@ def _program(program: Any, graph: fx.Graph) -> Any:
         example_inputs=program.example_inputs,
         constants=program.constants,
     )
-
-
-def table_of(kept: frozenset[str], ours: dict[Any, Callable[..., Any]]) -> Table:
-    """The default table of PyTorch without the operators ``kept`` (``aten::NAME``), and with ours.
-
-    PyTorch's own table names all of its thousand composite operators, which takes a third of a
-    second to look up and to override; an operator that is in neither of these is composed as ever.
-    """
-    packets = (getattr(torch.ops.aten, name.removeprefix("aten::")) for name in kept)
-    overloads = [getattr(p, o) for p in packets for o in p.overloads()]
-    preserved = {o for o in (*overloads, *PRESERVED_ATEN_CIA_OPS) if _is_preservable_cia_op(o)}
-    simple = {o: f for o, f in _core_aten_decompositions_post_autograd().items()
-              if o not in overloads}  # fmt: skip
-    composite = dict.fromkeys(preserved, _special_op_to_preserve_cia)
-    for target, f in ours.items():
-        simple.pop(target, None)
-        (composite if _is_preservable_cia_op(target) else simple)[target] = f
-    for target in [o for o in simple if _is_preservable_cia_op(o)]:
-        composite[target] = simple.pop(target)
-    return Table(simple, composite)
