@@ -1,11 +1,13 @@
 """Calls whose simple form is known without a trace of them.
 
 Tracing a call costs milliseconds, running it on fake tensors a tenth of that. Most calls of a model
-are simple already, write what a simple one returns, or are batch norms of given statistics.
+are simple already, write what a simple one returns, or are of a few operators whose form depends on
+nothing but their arguments: the functions at the end, each for one operator.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -14,6 +16,7 @@ import torch
 from torch import fx
 from torch._decomp import _core_aten_decompositions_post_autograd
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op, _special_op_to_preserve_cia
+from torch._prims_common import infer_size
 from torch.export.decomp_utils import PRESERVED_ATEN_CIA_OPS
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -59,7 +62,11 @@ def table_of(kept: frozenset[str], ours: dict[Any, Callable[..., Any]]) -> Table
 
 
 class Simple(NamedTuple):
-    """The one simple call that a call becomes; ``pick`` is which of its results, None for all."""
+    """The one simple call that a call becomes.
+
+    ``target`` is None where the call returns its first argument; ``pick`` is which of the results,
+    None for all.
+    """
 
     target: Any
     args: tuple[Any, ...]
@@ -74,22 +81,23 @@ def simple_form(
 
     Arguments are nodes, which have their fake tensors in ``meta["val"]``.
     """
-    if target is _ATEN.batch_norm.default:
-        return _batch_norm(args, kwargs, table)
-    if target._schema.is_mutable:
-        plain = _without_write(target)
-        if plain is None or not is_simple(plain, args, kwargs, table):
+    form: Simple | None = Simple(target, args, kwargs)
+    if target in _FORMS:
+        form = None if kwargs else _FORMS[target](*args)
+    elif target._schema.is_mutable:
+        form = Simple(_without_write(target), args, kwargs)
+        if form.target is None:
             return None
-        return Simple(plain, args, kwargs)
-    return Simple(target, args, kwargs) if is_simple(target, args, kwargs, table) else None
+    if form is None or form.target is None or is_simple(*form[:3], table):
+        return form
+    return None
 
 
-def is_simple(
-    target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], table: Table
-) -> bool:
-    """Whether a call is left as it is; one that returns views of its operands is not asked."""
+def is_simple(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], table: Table) -> bool:
+    """Whether a call is left as it is."""
     schema = target._schema
-    if schema.is_mutable or any(a.alias_info for a in (*schema.arguments, *schema.returns)):
+    aliases = any(a.alias_info for a in (*schema.arguments, *schema.returns))
+    if schema.is_mutable or (aliases and target not in _VIEWS):
         return False
     composite = _is_cia_op(target)
     if (target in table.composite) != composite:
@@ -118,18 +126,6 @@ class _FirstOperator(TorchDispatchMode):
         raise NotImplementedError("the call is taken apart")
 
 
-def _batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any], table: Table) -> Simple | None:
-    """With given statistics; the last argument is of cuDNN alone."""
-    simple = _ATEN._native_batch_norm_legit_no_training.default
-    if kwargs or len(args) != 9:
-        return None
-    x, weight, bias, mean, variance, training, momentum, eps, _ = args
-    if training or mean is None or variance is None or not x.meta["val"].numel():
-        return None
-    given = (x, weight, bias, mean, variance, momentum, eps)
-    return Simple(simple, given, {}, 0) if is_simple(simple, given, {}, table) else None
-
-
 def _without_write(target: Any) -> Any:
     """The operator that returns what ``target`` writes into its first argument, or None."""
     packet, overload = target._schema.name, target._overloadname
@@ -145,3 +141,74 @@ def _without_write(target: Any) -> Any:
         for schema in (found._schema, target._schema)
     ]
     return found if same[0] == same[1] else None
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, variance: Any,
+    training: bool, momentum: float, eps: float, cudnn: bool,
+) -> Simple | None:  # fmt: skip
+    """With given statistics."""
+    if training or mean is None or variance is None or not _value(x).numel():
+        return None
+    given = (x, weight, bias, mean, variance, momentum, eps)
+    return Simple(_ATEN._native_batch_norm_legit_no_training.default, given, {}, 0)
+
+
+def _dropout(x: Any, _: float, training: bool) -> Simple | None:
+    return None if training else Simple(None, (x,), {})
+
+
+def _mean_of_image(x: Any, size: Any) -> Simple | None:
+    """Pooling to one place; channels last has other strides."""
+    if list(size) != [1, 1] or not _value(x).is_contiguous() or not _value(x).numel():
+        return None
+    return Simple(_ATEN.mean.dim, (x, [-1, -2], True), {})
+
+
+def _reshape(x: Any, shape: Any) -> Simple | None:
+    """Of what lies in order: a view."""
+    value = _value(x)
+    if not value.is_contiguous() or not value.numel():
+        return None
+    if infer_size(list(shape), value.numel()) == tuple(value.shape):
+        return None
+    return Simple(_ATEN.view.default, (x, list(shape)), {})
+
+
+def _flatten(x: Any, start: int = 0, end: int = -1) -> Simple | None:
+    shape = list(_value(x).shape)
+    first, last = start % max(len(shape), 1), end % max(len(shape), 1)
+    if last <= first:
+        return None
+    return _reshape(x, [*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]])
+
+
+def _transpose(x: Any, one: int, other: int) -> Simple | None:
+    axes = list(range(_value(x).ndim))
+    if not axes:
+        return None
+    axes[one], axes[other] = axes[other], axes[one]
+    return Simple(_ATEN.permute.default, (x, axes), {})
+
+
+def _value(node: fx.Node) -> torch.Tensor:
+    value: torch.Tensor = node.meta["val"]
+    return value
+
+
+_FORMS: dict[Any, Callable[..., Simple | None]] = {
+    _ATEN.batch_norm.default: _batch_norm,
+    _ATEN.dropout.default: _dropout,
+    _ATEN.dropout_.default: _dropout,
+    _ATEN.adaptive_avg_pool2d.default: _mean_of_image,
+    _ATEN.reshape.default: _reshape,
+    _ATEN.flatten.using_ints: _flatten,
+    _ATEN.transpose.int: _transpose,
+}
+# Views are simple whoever sees the memory: that no write does is known from `aliases.rewritten`.
+_VIEWS = frozenset(
+    (
+        _ATEN.permute.default, _ATEN.view.default, _ATEN.unsqueeze.default, _ATEN.slice.Tensor,
+        _ATEN.select.int, _ATEN.expand.default,
+    )
+)  # fmt: skip
