@@ -8,8 +8,9 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from tvmfuse.frontend import torch_export
-from tvmfuse.frontend.decompose import decompose, table_of
+from tvmfuse.frontend.decompose import decompose
 from tvmfuse.frontend.decompositions import decompositions
+from tvmfuse.frontend.simple_calls import table_of
 from tvmfuse.frontend.torch_export import export_program
 
 
@@ -119,12 +120,24 @@ def test_nodes_say_where_the_user_called_them_and_what():
     assert sources <= {"aten.max.dim"}
 
 
-def test_each_distinct_call_is_traced_once(monkeypatch):
+@pytest.fixture
+def traces(monkeypatch):
+    """How many calls each trace took apart."""
     from tvmfuse.frontend import decompose as its
 
     counts, traced = [], its._traced
     monkeypatch.setattr(its, "_traced", lambda c, t: counts.append(len(c)) or traced(c, t))
-    program = export_program(nn.Sequential(*(Block() for _ in range(5))).eval(),
-                             (torch.randn(1, 4, 6, 6),))  # fmt: skip
+    return counts
+
+
+def test_each_distinct_call_is_traced_once(traces):
+    module = nn.Sequential(*(nn.AdaptiveAvgPool2d((2, 2)) for _ in range(3)), nn.Softmax(1))
+    program = export_program(module.eval(), (torch.randn(1, 4, 2, 2),))
     assert decompose(program, table()) is not None
-    assert counts == [4]  # convolution, norm, relu, add
+    assert traces == [2]  # pooling, softmax
+
+
+def test_blocks_of_convolution_norm_and_activation_need_no_trace(traces):
+    module = nn.Sequential(*(Block() for _ in range(5))).eval()
+    assert decompose(export_program(module, (torch.randn(1, 4, 6, 6),)), table()) is not None
+    assert traces == []

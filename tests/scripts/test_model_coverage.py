@@ -119,6 +119,30 @@ def test_what_is_not_asked_for_is_kept_and_what_was_not_run_is_named(monkeypatch
     assert "| at timm/model.py:3 |" in text
 
 
+def test_stored_results_make_a_page_and_nothing_is_run(monkeypatch, tmp_path):
+    kept, page = tmp_path / "results.json", tmp_path / "models.md"
+    kept.write_text(
+        json.dumps([{"set": "own", "model": "yolov5n", "outcome": "wrong", "seconds": 1.0}])
+    )
+    monkeypatch.setattr(model_coverage, "attempt", lambda *_: pytest.fail("it was run"))
+    asked = ("--sets", "own", "--json", kept, "--stored", "--markdown", page)
+    run_main(monkeypatch, *asked, "--again", "wrong")
+    assert "1 models: 1 wrong" in page.read_text()
+    assert "Not run (2): yolov5s, dlrm." in page.read_text()
+    kept.write_text("[]")
+    with pytest.raises(SystemExit, match="has none of the 3 models"):
+        run_main(monkeypatch, *asked)
+
+
+def test_messages_are_kept_without_folders_of_the_machine(monkeypatch, tmp_path):
+    kept = tmp_path / "results.json"
+    message = "at /somewhere/site-packages/timm/model.py:3"
+    answer = {"outcome": "crashed", "seconds": 1.0, "message": message}
+    monkeypatch.setattr(model_coverage, "attempt", lambda *_: dict(answer))
+    run_main(monkeypatch, "--sets", "own", "--only", "dlrm", "--json", kept)
+    assert json.loads(kept.read_text())[0]["message"] == "at timm/model.py:3"
+
+
 def test_a_pattern_without_a_model_is_said(monkeypatch):
     with pytest.raises(SystemExit, match="no model of own matches"):
         run_main(monkeypatch, "--sets", "own", "--only", "resnet")

@@ -3,30 +3,28 @@
 ``ExportedProgram.run_decompositions`` traces the whole program twice and changes the dispatch of
 all of PyTorch's composite operators for it, which takes three times as long as the export. Models
 repeat themselves: here each distinct call (operator, constants, and shape, strides and type of its
-tensors) is traced once, by the same machinery, and its operators are put in wherever it occurs.
-What this cannot do faithfully (symbolic shapes, control flow, writes that other names of the same
-memory see) is left to PyTorch: :func:`decompose` answers None.
+tensors) is traced once, by the same machinery, and its operators are put in wherever it occurs;
+most need no trace at all (`tvmfuse.frontend.simple_calls`). What this cannot do faithfully
+(symbolic shapes, control flow, writes that other names of the same memory see) is left to PyTorch:
+:func:`decompose` answers None.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
+import dataclasses
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
-from torch._decomp import _core_aten_decompositions_post_autograd
 from torch._dispatch.python import enable_python_dispatcher
-from torch._export.utils import _is_cia_op, _is_preservable_cia_op, _special_op_to_preserve_cia
 from torch._functorch._aot_autograd.functional_utils import from_fun, to_fun
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.export._trace import _ignore_backend_decomps
-from torch.export.decomp_utils import PRESERVED_ATEN_CIA_OPS
 from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -34,29 +32,13 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from torch.utils import _pytree as pytree
 
 from tvmfuse.frontend.aliases import rewritten
+from tvmfuse.frontend.simple_calls import Table, filled, is_simple, simple_form
 
 # Tracing a call may give other strides than the exported program knows, which are then given to
 # the calls behind it; each round follows such a change through one more distinct call.
 _ROUNDS = 12
 
 Key = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """What operators become.
-
-    Parameters
-    ----------
-    simple
-        Decompositions of operators with kernels of their own.
-    composite
-        The same of operators that PyTorch composes of others, where it is not PyTorch's own;
-        ``_special_op_to_preserve_cia`` keeps the operator.
-    """
-
-    simple: dict[Any, Callable[..., Any]]
-    composite: dict[Any, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -90,9 +72,9 @@ def decompose(program: Any, table: Table) -> Any:
         return None
     parts: dict[Key, _Part] = {}
     for _ in range(_ROUNDS):
-        missing = _missing(program.graph, parts, written, table)
+        missing, taken = _take_apart(program.graph, parts, written, table)
         if not missing:
-            return _rebuilt(program, parts, written, table)
+            return _rebuilt(program, taken, written)
         try:
             traced = _traced(list(missing.values()), table)
         except Exception:  # many kinds: PyTorch's own way says what is wrong, and with which call
@@ -135,17 +117,19 @@ def _has_plain_results(node: fx.Node) -> bool:
     )
 
 
-def _missing(
+def _take_apart(
     graph: fx.Graph,
     parts: dict[Key, _Part],
     written: dict[fx.Node, list[fx.Node]],
     table: Table,
-) -> dict[Key, fx.Node]:
-    """Distinct calls that have no part yet, each with an example, which has its tensors.
+) -> tuple[dict[Key, Any], dict[fx.Node, _Part]]:
+    """Distinct calls that have no part yet, each with its tensors, and the parts of all others.
 
-    Behind a call without a part the values are taken to be the exported program's own.
+    Calls in neither are simple. ``parts`` is given those that need no trace. Behind a call without
+    a part the values are taken to be the exported program's own.
     """
     missing: dict[Key, Any] = {}
+    taken: dict[fx.Node, _Part] = {}
     values: dict[fx.Node, Any] = {}
     for node in graph.nodes:
         if node.op == "call_function" and node.target is operator.getitem:
@@ -153,11 +137,16 @@ def _missing(
         elif node.op == "call_function" and not _stays(node, values, table):
             key = _key(node, values)
             part = parts.get(key)
+            if part is None and key not in missing:
+                part = _direct(node, values, table)
+                if part is not None:
+                    parts[key] = part
             if part is None:
                 values[node] = node.meta["val"]
                 missing[key] = (node.target, *fx.node.map_arg((node.args, node.kwargs),
                                                               values.__getitem__))  # fmt: skip
             else:
+                taken[node] = part
                 inputs = dict(zip(part.inputs, _tensors(node), strict=True))
                 values[node] = fx.node.map_arg(
                     part.result,
@@ -167,25 +156,51 @@ def _missing(
             values[node] = node.meta.get("val")
         for name in written.get(node, ()):
             values[name] = values[node]
-    return missing
+    return missing, taken
 
 
 def _stays(node: fx.Node, values: dict[fx.Node, Any], table: Table) -> bool:
     """Whether the call is simple, and its result the one that the exported program knows."""
-    target: Any = node.target
-    if target is _ASSERTION:
+    if node.target is _ASSERTION:
         return True
-    if target in table.simple or (target in table.composite) != _is_cia_op(target):
-        return False
-    if table.composite.get(target, _special_op_to_preserve_cia) is not _special_op_to_preserve_cia:
-        return False
-    schema = target._schema
-    if schema.is_mutable or any(a.alias_info for a in (*schema.arguments, *schema.returns)):
-        return False
-    if target not in table.composite and target.py_kernels:
-        return False
     known = {n: n.meta.get("val") for n in node.all_input_nodes}
-    return all(_frozen(n, values) == _frozen(n, known) for n in known)
+    if any(_frozen(n, values) != _frozen(n, known) for n in known):
+        return False
+    return is_simple(node.target, node.args, node.kwargs, table)
+
+
+def _direct(node: fx.Node, values: dict[fx.Node, Any], table: Table) -> _Part | None:
+    """The part of a call that becomes one simple call; None where a trace has to tell."""
+    graph = fx.Graph()
+    inputs = []
+    for outer in _tensors(node):
+        inputs.append(graph.placeholder("given"))
+        inputs[-1].meta["val"] = values[outer]
+    mode = next((i.meta["val"].fake_mode for i in inputs), None)
+    if mode is None:
+        return None
+    rest = iter(inputs)
+    args, kwargs = pytree.tree_map(
+        lambda a: next(rest) if isinstance(a, fx.Node) else a, (node.args, node.kwargs)
+    )
+    form = simple_form(node.target, args, kwargs, table)
+    if form is None:
+        return None
+    if form.target is None:
+        return _Part(inputs, [], form.args[0])
+    call = graph.call_function(form.target, form.args, form.kwargs)
+    with torch.no_grad(), mode:
+        call.meta["val"] = form.target(*filled(form.args), **filled(form.kwargs))
+    if form.pick is None:
+        result = call
+    else:
+        result = graph.call_function(operator.getitem, (call, form.pick))
+        result.meta["val"] = call.meta["val"][form.pick]
+    if node.target._schema.is_mutable:
+        into, value = _layout(inputs[0].meta["val"]), _layout(result.meta["val"])
+        if into != value:
+            return None  # it is converted on its way into the first argument
+    return _Part(inputs, [call] if result is call else [call, result], result)
 
 
 def _key(node: fx.Node, values: dict[fx.Node, Any]) -> Key:
@@ -196,12 +211,16 @@ def _frozen(value: Any, values: dict[fx.Node, Any]) -> Any:
     if isinstance(value, fx.Node):
         return _frozen(values[value], values)
     if isinstance(value, torch.Tensor):
-        return (value.shape, value.stride(), value.dtype, value.device)
+        return _layout(value)
     if isinstance(value, (tuple, list)):
         return (type(value).__name__, *(_frozen(v, values) for v in value))
     if isinstance(value, dict):
         return tuple((k, _frozen(v, values)) for k, v in value.items())
     return (type(value), repr(value))  # 1, 1.0 and True are equal, and NaN is not
+
+
+def _layout(value: torch.Tensor) -> Key:
+    return (value.shape, value.stride(), value.dtype, value.device)
 
 
 def _tensors(node: fx.Node) -> list[fx.Node]:
@@ -270,28 +289,22 @@ def _split(graph: fx.Graph, counts: list[int]) -> list[_Part] | None:
 
 
 def _rebuilt(
-    program: Any,
-    parts: dict[Key, _Part],
-    written: dict[fx.Node, list[fx.Node]],
-    table: Table,
+    program: Any, taken: dict[fx.Node, _Part], written: dict[fx.Node, list[fx.Node]]
 ) -> Any:
     """The program with the parts in place of its calls."""
     graph = fx.Graph()
     made: dict[fx.Node, Any] = {}
-    values: dict[fx.Node, Any] = {}
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is operator.getitem:
-            made[node], values[node] = (m[node.args[0]][node.args[1]] for m in (made, values))
-        elif node.op == "call_function" and not _stays(node, values, table):
-            made[node] = _inlined(graph, node, parts[_key(node, values)], made)
-            values[node] = fx.node.map_arg(made[node], lambda n: n.meta["val"])
+            made[node] = made[node.args[0]][node.args[1]]
+        elif node in taken:
+            made[node] = _inlined(graph, node, taken[node], made)
         else:
             made[node] = graph.node_copy(node, made.__getitem__)
-            values[node] = node.meta.get("val")
             if node.op == "placeholder":
                 made[node].name = node.name  # also where a graph would not choose it: "input"
         for name in written.get(node, ()):
-            made[name], values[name] = made[node], values[node]
+            made[name] = made[node]
     graph.eliminate_dead_code()
     return _program(program, graph)
 
@@ -316,44 +329,33 @@ _PLACE = ("stack_trace", "nn_module_stack", "torch_fn", "custom")
 
 def _program(program: Any, graph: fx.Graph) -> Any:
     """``program`` with another graph of the same inputs and outputs."""
-    signature = copy.deepcopy(program.graph_signature)
     output = next(n for n in reversed(graph.nodes) if n.op == "output")
-    renamed = {}
-    for spec, value in zip(signature.output_specs, output.args[0], strict=True):
+    renamed: dict[str, str] = {}
+
+    def new(argument: Any) -> Any:
+        """An argument by its new name; others are nobody's to change, and stay."""
+        name = renamed.get(getattr(argument, "name", ""))
+        return argument if name is None else dataclasses.replace(argument, name=name)
+
+    given = program.graph_signature
+    outputs = []
+    for spec, value in zip(given.output_specs, output.args[0], strict=True):
         if isinstance(value, fx.Node):
             renamed[spec.arg.name] = value.name
-            spec.arg.name = value.name
-    calls = copy.deepcopy(program.module_call_graph)
-    for entry in calls:
-        for argument in entry.signature.outputs if entry.signature else ():
-            argument.name = renamed.get(argument.name, argument.name)
+        outputs.append(dataclasses.replace(spec, arg=new(spec.arg)))
+    inputs = [dataclasses.replace(spec) for spec in given.input_specs]
+    calls = [
+        dataclasses.replace(entry, signature=entry.signature and dataclasses.replace(
+            entry.signature, outputs=[new(a) for a in entry.signature.outputs]))
+        for entry in program.module_call_graph
+    ]  # fmt: skip
     return torch.export.ExportedProgram(
         root=torch.nn.Module(),
         graph=graph,
-        graph_signature=signature,
+        graph_signature=dataclasses.replace(given, input_specs=inputs, output_specs=outputs),
         state_dict=program.state_dict,
         range_constraints={},
         module_call_graph=calls,
         example_inputs=program.example_inputs,
         constants=program.constants,
     )
-
-
-def table_of(kept: frozenset[str], ours: dict[Any, Callable[..., Any]]) -> Table:
-    """The default table of PyTorch without the operators ``kept`` (``aten::NAME``), and with ours.
-
-    PyTorch's own table names all of its thousand composite operators, which takes a third of a
-    second to look up and to override; an operator that is in neither of these is composed as ever.
-    """
-    packets = (getattr(torch.ops.aten, name.removeprefix("aten::")) for name in kept)
-    overloads = [getattr(p, o) for p in packets for o in p.overloads()]
-    preserved = {o for o in (*overloads, *PRESERVED_ATEN_CIA_OPS) if _is_preservable_cia_op(o)}
-    simple = {o: f for o, f in _core_aten_decompositions_post_autograd().items()
-              if o not in overloads}  # fmt: skip
-    composite = dict.fromkeys(preserved, _special_op_to_preserve_cia)
-    for target, f in ours.items():
-        simple.pop(target, None)
-        (composite if _is_preservable_cia_op(target) else simple)[target] = f
-    for target in [o for o in simple if _is_preservable_cia_op(o)]:
-        composite[target] = simple.pop(target)
-    return Table(simple, composite)

@@ -18,12 +18,13 @@ from tvmfuse.frontend.bounds import guard_indices
 from tvmfuse.frontend.constants import ConstantFolder
 from tvmfuse.frontend.converters import converters
 from tvmfuse.frontend.converters.products import OTHER_TYPES
-from tvmfuse.frontend.decompose import decompose, table_of
+from tvmfuse.frontend.decompose import decompose
 from tvmfuse.frontend.decompositions import decompositions
 from tvmfuse.frontend.fx_normalize import normalize
 from tvmfuse.frontend.keywords import apart
 from tvmfuse.frontend.known_faults import reason_to_refuse
 from tvmfuse.frontend.locate import node_location, onnx_node, user_frame
+from tvmfuse.frontend.simple_calls import table_of
 from tvmfuse.frontend.states import take_states
 from tvmfuse.signature import IndexBound
 from tvmfuse.workload import State

@@ -1,4 +1,4 @@
-"""Run an exported program in float64 and look at the value of every node."""
+"""Run an exported program in float64 and look at the value of every node, or run a part of it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,52 @@ def run_exact(
         Whatever an operator raises that has no float64 form.
     """
     with torch.no_grad():
-        _Exact(program.graph_module, see, before).run(*_arguments(program, inputs))
+        given = [_widened(value) for value in _arguments(program, inputs)]
+        _Exact(program.graph_module, see, before).run(*given)
+
+
+def run_part(
+    program: Any,
+    inputs: Sequence[torch.Tensor],
+    wanted: fx.Node,
+    known: Callable[[fx.Node], Any],
+) -> Any:
+    """Value of one node in the program's own types, from the values nearest to it that are known.
+
+    Parameters
+    ----------
+    program, inputs
+        As for :func:`run_exact`.
+    wanted
+        An operator's node.
+    known
+        Value of a node in front of it, or None; nothing in front of a known one is run.
+
+    Raises
+    ------
+    Exception
+        Whatever an operator raises.
+    """
+    part = fx.Interpreter(program.graph_module)
+    placeholders = program.graph.find_nodes(op="placeholder")
+    part.env = dict(zip(placeholders, _arguments(program, inputs), strict=True))
+    needed = {wanted}
+    waiting = list(wanted.all_input_nodes)
+    while waiting:
+        node = waiting.pop()
+        if node in needed or node in part.env:
+            continue
+        value = known(node)
+        if value is None:
+            needed.add(node)
+            waiting += node.all_input_nodes
+        else:
+            part.env[node] = value
+    with torch.no_grad():
+        for node in program.graph.nodes:
+            if node in needed:
+                part.env[node] = part.run_node(node)
+    return part.env[wanted]
 
 
 class _Exact(fx.Interpreter):
@@ -80,7 +125,7 @@ def _arguments(program: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tenso
     found = []
     for spec in program.graph_signature.input_specs:
         value = next(given) if spec.kind is InputKind.USER_INPUT else stored[spec.target]
-        found.append(_widened(value))
+        found.append(value.detach() if isinstance(value, torch.Tensor) else value)
     return found
 
 
@@ -88,6 +133,5 @@ def _widened(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return torch.float64 if value in _LOW else value
     if isinstance(value, torch.Tensor):
-        value = value.detach()
         return value.double() if value.dtype in _LOW else value.clone()
     return value

@@ -15,7 +15,7 @@ from tvmfuse.verify.tolerances import tolerance
 # How often eager's own error another order of rounding may be off. It decides only where eager
 # itself is further from float64 than the tolerance: an input of 80000 + noise in front of a mean
 # has lost its digits before any program sees it. Such a line says so in its note.
-_OWN_ERRORS = 2
+OWN_ERRORS = 2
 # Where that is so, the largest of a million errors is a matter of chance (a sigmoid that tips over
 # in one box of a detector): the root mean square decides then, and the largest may be no more than
 # this often eager's largest.
@@ -106,10 +106,10 @@ def _compare_one(
     error = _distance(got[both], ideal[both])
     orders = [eager, *(o for o in others if bool(o[plain].isfinite().all()))]
     own = max(_distance(o[plain], ideal[plain]) for o in orders)
-    limit = max(allowed * scale, _OWN_ERRORS * own) + TINY
+    limit = max(allowed * scale, OWN_ERRORS * own) + TINY
     ill = own > allowed * scale and error <= _OWN_LARGEST * own
     spread = _rms(got[plain], ideal[plain]), max(_rms(o[plain], ideal[plain]) for o in orders)
-    if ill and spread[0] <= _OWN_ERRORS * spread[1]:
+    if ill and spread[0] <= OWN_ERRORS * spread[1]:
         limit = max(limit, error)
     reasons = []
     if half_finite:
