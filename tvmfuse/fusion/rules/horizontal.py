@@ -57,7 +57,9 @@ class Siblings:
     """
 
     category = "horizontal"
-    constraints = "constant weights, equal attributes and types, readers that take a slice or take its place"
+    constraints = (
+        "constant weights, equal attributes and types, readers that take a slice or take its place"
+    )
 
     def __init__(
         self,
