@@ -100,3 +100,17 @@ def test_numbers_and_kernels(widths, levels, batch):
         for given in (x, x.flip(3)):
             want = module(given)
             torch.testing.assert_close(torch.as_tensor(model(given)), want, rtol=1e-5, atol=1e-5)
+
+
+class Twins(nn.Module):
+    """Two parts that one kernel computes, each from an input of its own."""
+
+    def forward(self, x, y):
+        return torch.cat([x.sin() * 2, y.sin() * 2], 1)
+
+
+def test_parts_by_the_same_kernel_have_operands_of_their_own():
+    given = torch.randn(3, 5, 11), torch.randn(3, 5, 11)
+    model = tvmfuse.compile(Twins().eval(), given, trials=0, no_log=True)
+    assert model.report["kernels"]["after"] == 1
+    torch.testing.assert_close(torch.as_tensor(model(*given)), Twins()(*given))

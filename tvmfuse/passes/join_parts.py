@@ -8,6 +8,7 @@ It is done behind scheduling: each part keeps its own loops, and with them its t
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -129,6 +130,7 @@ def one_behind_the_other(
         Operands of the joint kernel.
     """
     *operands, result = first.params
+    second = pickle.loads(pickle.dumps(second))  # two relocations of one kernel share its buffers
     known = reads_of(first)[:-1]
     for n, place in enumerate(places):
         if place == len(operands):
