@@ -17,6 +17,7 @@ from tvm import relax, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import PrimFunc
 
+from tvmfuse.errors import BuildError
 from tvmfuse.passes.relax_tools import bindings, ints, op_name, with_variables
 from tvmfuse.passes.relocate import READS, Step, reads_of, relocated
 
@@ -92,6 +93,11 @@ class _Joiner:
         known = {_key(a): n for n, a in enumerate(mine)}
         places = []
         for argument in its:
+            if isinstance(argument, relax.Var) and argument.same_as(whole):
+                # An earlier part, read where it lies: it was there before ``first`` as well.
+                if before is None:
+                    raise BuildError(f"{whole.name} is read before any part of it is written")
+                argument = before
             places.append(known.setdefault(_key(argument), len(mine)))
             if places[-1] == len(mine):
                 mine.append(argument)
