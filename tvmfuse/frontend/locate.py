@@ -48,4 +48,12 @@ def node_location(stack_trace: str | None) -> str:
     if not found:
         return "(the program records no source line)"
     last = found[-1]
-    return f"{last['file']}:{last['line']}: {last['text'].strip()}"
+    return f"{last['file']}:{last['line']}: {last['text'].strip()}{_in_branch(stack_trace)}"
+
+
+def _in_branch(stack_trace: str | None) -> str:
+    """What a branch of ``torch.cond`` calls: PyTorch traced it to generated code."""
+    last = list(_FRAME.finditer(stack_trace or ""))[-1]
+    text = last["text"].partition(";")[0].strip()
+    inside = last["file"].startswith("<eval_with_key>") and "higher_order.cond" not in text
+    return f" (in a branch of it: {text})" if inside else ""
