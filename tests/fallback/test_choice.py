@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tvmfuse
-from tvmfuse.errors import ImportModelError, UnsupportedOperatorError
+from tvmfuse.errors import ImportModelError, InputError, UnsupportedOperatorError
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -202,6 +202,21 @@ def test_an_operand_that_is_returned_as_it_is():
     """PyTorch refuses it in eager mode too; the message says what to write."""
     with pytest.raises(ImportModelError, match=r"\.clone\(\)"):
         compiled(lambda m, x: torch.cond(x.sum() > 0, lambda t: t, lambda t: t + 1, (x,)), X)
+
+
+def test_assertions_in_a_branch():
+    def forward(m, x):
+        def true(t):
+            torch._assert_async((t < 5).all(), "below 5")
+            return m.a(t)
+
+        return torch.cond(x.sum() > 0, true, lambda t: t - 1, (x,))
+
+    module, model = compiled(forward, X.abs().clamp(max=4))
+    check(module, model, X.abs().clamp(max=4))
+    with pytest.raises(InputError, match="below 5"):
+        model(X.abs() + 5)
+    check(module, model, -X.abs() * 100)
 
 
 def test_state_is_refused():

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.export.graph_signature import ConstantArgument, InputKind
 
+from tvmfuse.frontend.assertions import is_assertion
 from tvmfuse.frontend.rewriting import call_before
 
 _TENSORS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -160,7 +161,7 @@ def _copied(
 
 def _needed(graph: fx.Graph, sinks: tuple[fx.Node, ...]) -> tuple[fx.Node, ...]:
     found: set[fx.Node] = set()
-    waiting = list(sinks)
+    waiting = [*sinks, *filter(is_assertion, graph.nodes)]
     while waiting:
         node = waiting.pop()
         if node not in found:
