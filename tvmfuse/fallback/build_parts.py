@@ -236,7 +236,7 @@ class BuildParts:
                 assert isinstance(step, Choice)
                 rows.append({
                     "part": name, "runs_in": "a choice", "operators": None, "ms": None,
-                    "kernels": None, "why": [f"torch.cond chooses a branch: {step.place}"],
+                    "kernels": None, "why": [f"a value chooses a branch: {step.place}"],
                 })  # fmt: skip
                 for side, branch in zip(part.branches, step.branches, strict=True):
                     rows += self._rows(side.parts, branch.steps, times)

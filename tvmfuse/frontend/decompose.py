@@ -281,7 +281,10 @@ def _rebuilt(
     values: dict[fx.Node, Any] = {}
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is operator.getitem:
-            made[node], values[node] = (m[node.args[0]][node.args[1]] for m in (made, values))
+            whole, index = node.args
+            values[node] = values[whole][index]
+            stayed = isinstance(made[whole], fx.Node)
+            made[node] = graph.node_copy(node, made.__getitem__) if stayed else made[whole][index]
         elif node.op == "call_function" and not _stays(node, values, table):
             made[node] = _inlined(graph, node, parts[_key(node, values)], made)
             values[node] = fx.node.map_arg(made[node], lambda n: n.meta["val"])

@@ -31,7 +31,8 @@ def user_frame(error: BaseException) -> str:
 def onnx_node(node: Any) -> str:
     """The ONNX node (``node 'name' (Operator)``) that an operator comes from, or ``""``."""
     for path, kind in (node.meta.get("nn_module_stack") or {}).values():
-        if str(getattr(kind, "__qualname__", kind)).rpartition(".")[2] == "OnnxNode":
+        name = str(getattr(kind, "__qualname__", kind)).rpartition(".")[2]
+        if name in ("OnnxNode", "OnnxChoice"):
             return str(path).rpartition(".")[2].rpartition("#")[0]
     return ""
 
