@@ -209,7 +209,7 @@ def never(*_args, **_options):
 def test_output_that_is_no_artifact_is_refused_before_any_work(options, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("x")
-    monkeypatch.setattr(run_module, "import_model", never)
+    monkeypatch.setattr("tvmfuse.fallback.run.load_model", never)
     with pytest.raises(ArtifactError, match="out"):
         go(options())
     assert (tmp_path / "out" / "thesis.tex").read_text() == "x"

@@ -12,14 +12,13 @@ from tvmfuse.errors import ArtifactError, OptionError, UntraceableError
 from tvmfuse.fallback import load
 from tvmfuse.fallback.again import verify_again
 from tvmfuse.fallback.dynamo import BrokenModel, compile_broken
-from tvmfuse.fallback.run import compile_loaded, run_with_fallback
-from tvmfuse.frontend.import_model import import_model, loaded_module, workload_of
+from tvmfuse.fallback.run import compile_loaded, run
+from tvmfuse.frontend.import_model import import_model, loaded_module
 from tvmfuse.frontend.models import load_model
 from tvmfuse.frontend.torch_export import export_program
 from tvmfuse.precision.stability import stability_of
 from tvmfuse.report.progress import Progress
-from tvmfuse.run import Clock, Run, rules_of, runnable_target, source_of
-from tvmfuse.run import run as run_whole
+from tvmfuse.run import Clock, rules_of, runnable_target, source_of
 from tvmfuse.runtime.write import copy_artifact
 from tvmfuse.verify import load_metric
 from tvmfuse.verify.bisect import bisect
@@ -72,13 +71,6 @@ class CompiledModel:
                 "that depends on values"
             )
         return copy_artifact(Path(self._folder.name) / "artifact", Path(directory))
-
-
-def run(options: CompileOptions, progress: Progress) -> dict[str, Any]:
-    """Compile the model that ``options`` names; see :func:`tvmfuse.run.run`."""
-    if options.fallback == "eager":
-        return run_with_fallback(options, progress)
-    return run_whole(options, progress)
 
 
 def compile(  # the product's own word for it, as in torch.compile
@@ -134,23 +126,20 @@ def compile(  # the product's own word for it, as in torch.compile
     clock = Clock(silent)
     hardware = runnable_target(asked)
     loaded = loaded_module(module, tuple(example_inputs), name, kwargs)
-    if asked.fallback == "eager":
-        arguments = (loaded, hardware, asked, silent, clock)
-        try:
-            report = compile_loaded(*arguments, output)
-        except UntraceableError as refusal:
-            if asked.metric is not None:
-                raise OptionError(
-                    "--metric is taken of a whole model, and this one is compiled in several "
-                    f"graphs with Python between them: {refusal}"
-                ) from refusal
-            silent.warn(f"{refusal}\n  compiling the graphs between breaks (--fallback eager)")
-            broken = compile_broken(*arguments, Path(folder.name))
-            return CompiledModel(folder, {"graphs": broken.graphs}, broken)
-    else:
-        with clock("import"):
-            workload = workload_of(loaded)
-        report = Run(workload, hardware, asked, silent, clock).go(output)
+    arguments = (loaded, hardware, asked, silent, clock)
+    try:
+        report = compile_loaded(*arguments, output)
+    except UntraceableError as refusal:
+        if asked.fallback != "eager":
+            raise
+        if asked.metric is not None:
+            raise OptionError(
+                "--metric is taken of a whole model, and this one is compiled in several "
+                f"graphs with Python between them: {refusal}"
+            ) from refusal
+        silent.warn(f"{refusal}\n  compiling the graphs between breaks (--fallback eager)")
+        broken = compile_broken(*arguments, Path(folder.name))
+        return CompiledModel(folder, {"graphs": broken.graphs}, broken)
     return CompiledModel(folder, report, load(output, hardware.cores))
 
 

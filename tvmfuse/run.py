@@ -17,7 +17,6 @@ from tvmfuse.choose import Choice, choose_kernels, restricted, rounds_least
 from tvmfuse.config import CompileOptions, InputShape, shape_and_type, shipped_log_dir
 from tvmfuse.database import TuningLog
 from tvmfuse.errors import ArtifactError, DeviceError, VerificationError
-from tvmfuse.frontend.import_model import import_model
 from tvmfuse.fusion.rules.selection import RuleSet, select_rules
 from tvmfuse.hardware import Hardware, resolve_target, runnable_here
 from tvmfuse.passes.group import PREFIX
@@ -27,7 +26,7 @@ from tvmfuse.report.progress import Progress
 from tvmfuse.runtime import load
 from tvmfuse.runtime.manifest import sha256_of
 from tvmfuse.runtime.timing import time_artifact
-from tvmfuse.runtime.write import check_destination, install_artifact
+from tvmfuse.runtime.write import install_artifact
 from tvmfuse.schedules.variant import AnyVariant
 from tvmfuse.settle import Bench, Settled, settle
 from tvmfuse.tuning.measure import LocalMeasurer
@@ -40,39 +39,6 @@ from tvmfuse.workload import Workload
 
 REPORT = "report.json"
 VERDICTS_SHARE = 0.2  # of the time budget, at most, for measuring groups against their parts
-
-
-def run(options: CompileOptions, progress: Progress) -> dict[str, Any]:
-    """Import, fuse, tune, build, verify and write one model.
-
-    Parameters
-    ----------
-    options
-        What was asked for.
-    progress
-        Is told the stages, the notes and how tuning goes.
-
-    Returns
-    -------
-    dict
-        The content of ``report.json``.
-
-    Raises
-    ------
-    TvmfuseError
-        Any stage fails. No artifact is left then, and an older one at the same place stays.
-    """
-    hardware = runnable_target(options)
-    rules_of(options)  # refuses unknown names before the model is loaded
-    assert options.output is not None
-    check_destination(options.output)
-    clock = Clock(progress)
-    source = source_of(options)
-    with clock("import"):
-        workload = import_model(**source)
-        workload.provenance["import"] = source
-    progress.note(f"weights: {workload.provenance['weights']}")
-    return Run(workload, hardware, options, progress, clock).go(options.output)
 
 
 def runnable_target(options: CompileOptions) -> Hardware:

@@ -156,3 +156,44 @@ def test_one_check_for_several_readers():
 def test_masks_are_no_indices():
     workload = of(lambda i, x: torch.where(i[:, None] > 1, x[:3], 0.0), IDS, X)
     assert not workload.bounds and not workload.checks
+
+
+def test_one_hot_refuses_what_eager_refuses():
+    def forward(ids, x):
+        return nn.functional.one_hot(ids, 5), nn.functional.one_hot((x > 0).sum(-1) * 2, 4)
+
+    class Module(nn.Module):
+        def forward(self, ids, x):
+            return forward(ids, x)
+
+    model = tvmfuse.compile(Module().eval(), (IDS, torch.zeros(2, 2)), trials=0)
+    for got, want in zip(model(IDS, torch.zeros(2, 2)), forward(IDS, torch.zeros(2, 2)),
+                         strict=True):  # fmt: skip
+        assert torch.equal(got, want)
+    with pytest.raises(InputError, match=r"'ids': the index 5 at \[1\].*one_hot of 5 entries"):
+        model(torch.tensor([0, 5, 1]), torch.zeros(2, 2))
+    with pytest.raises(InputError, match="computed index of one_hot of 4 entries"):
+        model(IDS, torch.ones(2, 2))
+
+
+def test_unsafe_forms_are_checked_as_well():
+    def forward(x, ids, values):
+        y = torch.ops.aten._unsafe_index(x, [None, ids])
+        return y, torch.ops.aten._unsafe_index_put(x, [ids], values)
+
+    found = bounds(of(forward, X, IDS, torch.ones(3, 5)))
+    assert found == {(1, -5, 5), (1, -8, 8)}
+    masked = of(lambda x, i: torch.ops.aten._unsafe_masked_index(x, i >= 0, [i], 0.0), X[0], IDS)
+    assert not masked.bounds and not masked.checks  # clamped by its own definition
+
+
+def test_assertions_hold_or_raise():
+    class Positive(nn.Module):
+        def forward(self, x):
+            torch._assert_async((x > 0).all(), "x must be positive")
+            return x.log()
+
+    model = tvmfuse.compile(Positive().eval(), X.abs() + 0.1, trials=0)
+    torch.testing.assert_close(model(X.abs() + 1), (X.abs() + 1).log())
+    with pytest.raises(InputError, match=r"assertion fails \(x must be positive\).*test_bounds"):
+        model(X)

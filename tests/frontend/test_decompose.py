@@ -107,6 +107,27 @@ def test_local_decomposition_is_that_of_the_whole(name, monkeypatch):
         torch.testing.assert_close(one, other)
 
 
+@torch.library.custom_op("tvmfuse_tests::halves", mutates_args=())
+def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x * 0.5, x * 0.25
+
+
+@halves.register_fake
+def _(x):
+    return torch.empty_like(x), torch.empty_like(x)
+
+
+def test_an_operator_of_several_results_may_stay():
+    class Halves(nn.Module):
+        def forward(self, x):
+            half, quarter = torch.ops.tvmfuse_tests.halves(x.softmax(-1))
+            return half - quarter
+
+    x = torch.randn(3, 5)
+    local = decompose(export_program(Halves().eval(), (x,)), table())
+    torch.testing.assert_close(local.module()(x), x.softmax(-1) * 0.25)
+
+
 @pytest.mark.parametrize("module", [Written(), Chosen()], ids=["a view is written", "cond"])
 def test_what_is_not_local_is_left_to_pytorch(module):
     assert decompose(export_program(module.eval(), (torch.randn(3, 5),)), table()) is None

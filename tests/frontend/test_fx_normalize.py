@@ -114,3 +114,11 @@ def test_grid_sample(assert_matches_eager, align_corners):
 
     grid = torch.rand(1, 5, 6, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1
     assert_matches_eager(Lambda(sample), X[None].reshape(1, 2, 3, 4), grid)
+
+
+def test_momentum_without_new_statistics(assert_matches_eager):
+    def forward(x):
+        mean, variance = torch.zeros(3), torch.ones(3)
+        return torch.native_batch_norm(x, None, None, mean, variance, True, -1.0, 0.5)[0]
+
+    assert_matches_eager(Lambda(forward), X)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tvmfuse.errors import ImportModelError
-from tvmfuse.frontend.segments import split
+from tvmfuse.frontend.segments import Choice, split
 from tvmfuse.frontend.torch_export import export_program
 
 
@@ -122,14 +122,39 @@ def test_state_is_refused():
         split(export_program(Counter().eval(), (X,)), ("x",))
 
 
-def test_control_flow_brings_its_branches():
+def test_a_choice_is_a_part_of_its_own():
     def forward(m, flag, x):
         y = torch.cond(flag, lambda t: t.sin() + m.a(t), lambda t: m.a(t) - 1, (x * 2,))
         return y.relu() + 1
 
     module, found = cut(forward, torch.tensor(True), X, a=nn.Linear(8, 8))
-    assert kinds(found) == ["compiled", "eager", "compiled"]
-    assert "cond runs a program of its own" in found.segments[1].reasons[0]
-    for flag in (torch.tensor(True), torch.tensor(False)):
+    first, choice, last = found.segments
+    assert first.compiled and last.compiled and isinstance(choice, Choice)
+    assert choice.predicate == found.inputs[0] and choice.outputs == last.inputs
+    for branch, want in zip(choice.branches, (lambda t: t.sin() + module.a(t),
+                                              lambda t: module.a(t) - 1), strict=True):  # fmt: skip
+        (step,) = branch.steps
+        assert step.compiled and branch.inputs == ((step.inputs[0], first.outputs[0]),)
         with torch.no_grad():
-            torch.testing.assert_close(run(found, flag, X)[0], module(flag, X))
+            torch.testing.assert_close(step.module(X)[0], want(X))
+
+
+def test_a_choice_of_which_nothing_can_be_compiled_is_left_to_pytorch():
+    def forward(m, flag, x):
+        def svd(t):
+            return torch.linalg.svdvals(t)
+
+        return torch.cond(flag, svd, svd, (x * 2,)).relu() + 1
+
+    module, found = cut(forward, torch.tensor(True), X)
+    assert kinds(found) == ["compiled", "eager", "compiled"]
+    torch.testing.assert_close(run(found, torch.tensor(True), X)[0], module(torch.tensor(True), X))
+
+
+def test_a_branch_that_returns_its_operand_has_no_steps():
+    _, found = cut(
+        lambda m, flag, x: torch.cond(flag, lambda t: t.clone(), lambda t: t + 1, (x,)),
+        torch.tensor(True), X,
+    )  # fmt: skip
+    (choice,) = found.segments
+    assert choice.branches[0].steps == () and len(choice.branches[1].steps) == 1

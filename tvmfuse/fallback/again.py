@@ -6,7 +6,7 @@ from typing import Any
 
 from tvmfuse.errors import ArtifactError
 from tvmfuse.fallback.model import SegmentedModel
-from tvmfuse.fallback.run import verify_parts
+from tvmfuse.fallback.verify_parts import verify_parts
 from tvmfuse.frontend.import_model import workload_of
 from tvmfuse.frontend.models import load_model
 from tvmfuse.frontend.segments import split

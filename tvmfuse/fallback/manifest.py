@@ -38,6 +38,47 @@ class Part:
 
 
 @dataclass(frozen=True)
+class BranchParts:
+    """What one side of a choice runs.
+
+    Parameters
+    ----------
+    parts
+        In the order in which they run.
+    inputs
+        Each name of a value inside, with the name that it has outside.
+    outputs
+        Names inside.
+    """
+
+    parts: tuple[Part | ChoicePart, ...]
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ChoicePart:
+    """A choice between parts.
+
+    Parameters
+    ----------
+    path
+        Of the folder that holds the parts of its branches.
+    predicate
+        Name of the value that decides; None where there is one branch.
+    branches
+        That of a true predicate, and the other one.
+    outputs
+        Names of the values that it gives, in the order of each branch's own.
+    """
+
+    path: str
+    predicate: str | None
+    branches: tuple[BranchParts, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SegmentedManifest:
     """What the parts are, and how values pass between them.
 
@@ -56,7 +97,7 @@ class SegmentedManifest:
     """
 
     signature: Signature
-    parts: tuple[Part, ...]
+    parts: tuple[Part | ChoicePart, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     versions: dict[str, str]
@@ -64,21 +105,11 @@ class SegmentedManifest:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``manifest.json``."""
-        parts = [
-            {
-                "path": p.path,
-                "compiled": p.compiled,
-                "inputs": list(p.inputs),
-                "outputs": list(p.outputs),
-                "seal": p.seal and {"size_bytes": p.seal.size_bytes, "sha256": p.seal.sha256},
-            }
-            for p in self.parts
-        ]
         return {
             "kind": SEGMENTED,
             "schema": SCHEMA,
             "signature": self.signature.to_json(),
-            "parts": parts,
+            "parts": [_to_json(part) for part in self.parts],
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             "versions": self.versions,
@@ -88,24 +119,56 @@ class SegmentedManifest:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> SegmentedManifest:
         """Inverse of :meth:`to_json`; raises KeyError or TypeError on malformed data."""
-        parts = tuple(
-            Part(
-                p["path"],
-                bool(p["compiled"]),
-                tuple(p["inputs"]),
-                tuple(p["outputs"]),
-                FileSeal(int(p["seal"]["size_bytes"]), p["seal"]["sha256"]) if p["seal"] else None,
-            )
-            for p in data["parts"]
-        )
         return cls(
             Signature.from_json(data["signature"]),
-            parts,
+            tuple(map(_from_json, data["parts"])),
             tuple(data["inputs"]),
             tuple(data["outputs"]),
             dict(data["versions"]),
             dict(data["provenance"]),
         )
+
+
+def _to_json(part: Part | ChoicePart) -> dict[str, Any]:
+    if isinstance(part, Part):
+        seal = part.seal and {"size_bytes": part.seal.size_bytes, "sha256": part.seal.sha256}
+        return {
+            "path": part.path,
+            "compiled": part.compiled,
+            "inputs": list(part.inputs),
+            "outputs": list(part.outputs),
+            "seal": seal,
+        }
+    branches = [
+        {
+            "parts": [_to_json(p) for p in branch.parts],
+            "inputs": [list(pair) for pair in branch.inputs],
+            "outputs": list(branch.outputs),
+        }
+        for branch in part.branches
+    ]
+    return {
+        "path": part.path,
+        "predicate": part.predicate,
+        "branches": branches,
+        "outputs": list(part.outputs),
+    }
+
+
+def _from_json(data: dict[str, Any]) -> Part | ChoicePart:
+    if "branches" not in data:
+        seal = data["seal"] and FileSeal(int(data["seal"]["size_bytes"]), data["seal"]["sha256"])
+        inputs, outputs = tuple(data["inputs"]), tuple(data["outputs"])
+        return Part(data["path"], bool(data["compiled"]), inputs, outputs, seal)
+    branches = tuple(
+        BranchParts(
+            tuple(map(_from_json, branch["parts"])),
+            tuple((inside, outside) for inside, outside in branch["inputs"]),
+            tuple(branch["outputs"]),
+        )
+        for branch in data["branches"]
+    )
+    return ChoicePart(data["path"], data["predicate"], branches, tuple(data["outputs"]))
 
 
 def read_segmented(directory: Path) -> SegmentedManifest:

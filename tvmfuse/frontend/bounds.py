@@ -2,7 +2,7 @@
 
 An index that is an argument of the model is checked before the call. One that is computed is
 clamped where it is used, and one output more tells whether that changed it; one whose range is
-known to fit is left alone.
+known to fit is left alone. Assertions of the model join these outputs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from tvmfuse.frontend.assertions import take_assertions
 from tvmfuse.frontend.constants import ConstantFolder
 from tvmfuse.frontend.locate import node_location
 from tvmfuse.frontend.rewriting import call_before, operator_name
@@ -39,6 +40,9 @@ _ALONG = ("gather", "scatter", "scatter_add", "scatter_reduce", "index_select")
 
 # Their decompositions end in the least of the places where the extremum is, which is somewhere.
 _EXTREMA = frozenset(("aten.argmax.default", "aten.argmin.default", "aten.max.dim", "aten.min.dim"))
+
+# Its decomposition compares each index with all places: PyTorch's own checks are lost there.
+_ONE_HOT = "aten.one_hot.default"
 
 Range = tuple[int, int]  # both ends included
 
@@ -78,7 +82,7 @@ def guard_indices(program: Any, states: int) -> tuple[tuple[IndexBound, ...], tu
             if use.index.meta["val"].numel() == 0 or ranges.within(use.index, use.low, use.high):
                 continue
             what = (
-                f"{operator_name(node)} of {use.high} entries at "
+                f"{_called(node)} of {use.high} entries at "
                 f"{node_location(node.meta.get('stack_trace'))}"
             )
             source = _moved(use.index)
@@ -89,11 +93,13 @@ def guard_indices(program: Any, states: int) -> tuple[tuple[IndexBound, ...], tu
             if key not in flags:
                 flags[key] = (*_clamped(node, use), what)
             _put(node, use.place, flags[key][0])
-    _outputs(program, states, [flag for _, flag, _ in flags.values()])
-    return tuple(bounds), tuple(
-        f"a computed index of {what} is not in {low} .. {high - 1}"
-        for (_, low, high), (_, _, what) in flags.items()
-    )
+    found = [
+        (flag, f"a computed index of {what} is not in {low} .. {high - 1}")
+        for (_, low, high), (_, flag, what) in flags.items()
+    ]
+    found += take_assertions(program)
+    _outputs(program, states, [flag for flag, _ in found])
+    return tuple(bounds), tuple(message for _, message in found)
 
 
 def _positions(program: Any, states: int) -> dict[fx.Node, int]:
@@ -119,6 +125,9 @@ def _uses(node: fx.Node) -> Iterator[_Use]:
                 return  # a mask takes as many axes as it has, and its shape was checked
         for axis in range(len(indices)):
             yield from _use(node, (1, axis), axis, None)
+    elif name == "eq" and _taken_apart(node) == _ONE_HOT:
+        places: Any = node.args[0]
+        yield _Use((0,), places, 0, int(node.meta["val"].shape[-1]))
     elif name in _ALONG:
         yield from _use(node, (2,), node.args[1], 0)
 
@@ -276,6 +285,10 @@ def _place(source: Any, dim: Any) -> Range:
     value = source.meta["val"]
     extent = value.numel() if dim is None or not value.ndim else value.shape[dim]
     return 0, int(extent) - 1
+
+
+def _called(node: fx.Node) -> str:
+    return "one_hot" if _taken_apart(node) == _ONE_HOT else operator_name(node)
 
 
 def _taken_apart(node: fx.Node) -> str:

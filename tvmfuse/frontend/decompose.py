@@ -296,7 +296,9 @@ def _rebuilt(
     made: dict[fx.Node, Any] = {}
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is operator.getitem:
-            made[node] = made[node.args[0]][node.args[1]]
+            whole, index = node.args
+            stayed = isinstance(made[whole], fx.Node)  # kept, with several results
+            made[node] = graph.node_copy(node, made.__getitem__) if stayed else made[whole][index]
         elif node in taken:
             made[node] = _inlined(graph, node, taken[node], made)
         else:

@@ -29,6 +29,9 @@ _LOGICAL = {
 }
 _OF_FLOATS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "erf", "exp", "log",
               "log10", "log2", "rsqrt", "sigmoid", "sin", "sqrt", "tan", "tanh")  # fmt: skip
+_NORMS_OF_BATCHES = ("batch_norm", "native_batch_norm", "_native_batch_norm_legit",
+                     "_native_batch_norm_legit_no_training",
+                     "_native_batch_norm_legit_functional")  # fmt: skip
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -236,6 +239,17 @@ def _wrap_index(program: Any, node: fx.Node, index: fx.Node, extent: int) -> fx.
     return call_before(node, _ATEN.where.self, negative, shifted, index)
 
 
+def _inert_momentum(program: Any, node: fx.Node) -> None:
+    """Momentum is for the new statistics alone, but TVM refuses what is not in [0, 1]."""
+    results: list[Any] = [u for u in node.users if operator_name(u) == "getitem" and u.users]
+    if any(result.args[1] > 2 for result in results):
+        return
+    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
+    place = names.index("momentum")
+    if place < len(node.args):
+        node.args = (*node.args[:place], 0.1, *node.args[place + 1 :])
+
+
 def _grid_channels_first(program: Any, node: fx.Node) -> None:
     """``grid_sampler_2d``: TVM wants the grid as (N, 2, H, W)."""
     grid = call_before(node, _ATEN.permute.default, node.args[1], [0, 3, 1, 2])
@@ -279,4 +293,5 @@ _REWRITES: dict[str, tuple[Rewrite, ...]] = {
     "index": (widen_scalar, _gather),
     "index_put": (widen_scalar, _scatter),
     "grid_sampler_2d": (_grid_channels_first,),
+    **dict.fromkeys(_NORMS_OF_BATCHES, (_inert_momentum,)),
 }

@@ -61,6 +61,11 @@ def _data_dependent(node: fx.Node) -> str:
 def _higher_order(node: fx.Node) -> str:
     if not isinstance(node.target, torch._ops.HigherOrderOperator):
         return ""
+    if node.target is torch.ops.higher_order.cond:
+        return (
+            "chooses between branches: the model is compiled in parts, and no single graph is "
+            "there to explain or to bisect"
+        )
     return (
         "runs a program of its own for each choice or step, which is not compiled; compute both "
         "sides and use torch.where, unroll the loop, or let PyTorch run it with --fallback eager"

@@ -31,7 +31,8 @@ def user_frame(error: BaseException) -> str:
 def onnx_node(node: Any) -> str:
     """The ONNX node (``node 'name' (Operator)``) that an operator comes from, or ``""``."""
     for path, kind in (node.meta.get("nn_module_stack") or {}).values():
-        if str(getattr(kind, "__qualname__", kind)).rpartition(".")[2] == "OnnxNode":
+        name = str(getattr(kind, "__qualname__", kind)).rpartition(".")[2]
+        if name in ("OnnxNode", "OnnxChoice"):
             return str(path).rpartition(".")[2].rpartition("#")[0]
     return ""
 
@@ -48,4 +49,12 @@ def node_location(stack_trace: str | None) -> str:
     if not found:
         return "(the program records no source line)"
     last = found[-1]
-    return f"{last['file']}:{last['line']}: {last['text'].strip()}"
+    return f"{last['file']}:{last['line']}: {last['text'].strip()}{_in_branch(stack_trace)}"
+
+
+def _in_branch(stack_trace: str | None) -> str:
+    """What a branch of ``torch.cond`` calls: PyTorch traced it to generated code."""
+    last = list(_FRAME.finditer(stack_trace or ""))[-1]
+    text = last["text"].partition(";")[0].strip()
+    inside = last["file"].startswith("<eval_with_key>") and "higher_order.cond" not in text
+    return f" (in a branch of it: {text})" if inside else ""

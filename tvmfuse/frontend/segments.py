@@ -1,22 +1,32 @@
 """Cut a program into parts that can be compiled and parts that PyTorch has to run.
 
-The parts run one after another; values pass between them by name. They alternate, and each takes
-all operators that it can: first everything of one kind that is ready, then everything of the other
-kind, and so on. Whichever kind begins, no other order has fewer borders.
+The parts run one after another; values pass between them by name. They take turns, and each takes
+all operators that it can: first everything of one kind that is ready, then everything of the next
+kind, and so on. A call of ``torch.cond`` is a part of its own: its branches are cut in the same
+way, so that nothing is fused across their borders, and whatever runs the parts chooses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
-from tvmfuse.errors import ImportModelError
+from tvmfuse.errors import ImportModelError, UnsupportedOperatorError
+from tvmfuse.frontend.branches import (
+    Source,
+    is_choice,
+    reason_against,
+    results_of,
+    source_of_branch,
+    source_of_program,
+)
+from tvmfuse.frontend.part_order import CHOICE, COMPILED, EAGER, in_parts
 from tvmfuse.frontend.rewriting import operator_name
 from tvmfuse.frontend.torch_export import functional, node_place, refusals
 from tvmfuse.frontend.trees import signature_of
@@ -28,7 +38,6 @@ _MOVES = frozenset(
      "unsqueeze", "slice", "select", "alias", "clone", "_to_copy", "full", "scalar_tensor",
      "arange", "detach", "lift_fresh_copy")
 )  # fmt: skip
-_TENSORS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,47 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Branch:
+    """What one side of a choice runs.
+
+    Parameters
+    ----------
+    steps
+        In the order in which they run.
+    inputs
+        Each name of a value inside, with the name that it has outside.
+    outputs
+        Names inside.
+    """
+
+    steps: tuple[Segment | Choice, ...]
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A call of ``torch.cond``.
+
+    Parameters
+    ----------
+    predicate
+        Name of the value that decides; None where it is a constant.
+    branches
+        That of a true predicate and the other one; only one where the predicate is a constant.
+    outputs
+        Names of the values that it gives, in the order of each branch's own.
+    place
+        Where the user's code calls it.
+    """
+
+    predicate: str | None
+    branches: tuple[Branch, ...]
+    outputs: tuple[str, ...]
+    place: str
+
+
+@dataclass(frozen=True)
 class Split:
     """A program in parts.
 
@@ -75,15 +125,15 @@ class Split:
         Whether any part draws random numbers.
     """
 
-    segments: tuple[Segment, ...]
+    segments: tuple[Segment | Choice, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     signature: Signature
     draws: bool
 
 
-def split(program: Any, parameters: tuple[str, ...]) -> Split:
-    """Cut an exported program at the operators that cannot be imported.
+def split(program: Any, parameters: tuple[str, ...], fallback: bool = True) -> Split:
+    """Cut an exported program at choices, and at the operators that cannot be imported.
 
     Parameters
     ----------
@@ -91,9 +141,13 @@ def split(program: Any, parameters: tuple[str, ...]) -> Split:
         The ``torch.export.ExportedProgram``; it is not changed.
     parameters
         Names of the positional parameters of ``forward``.
+    fallback
+        Whether PyTorch may run operators; otherwise they are refused.
 
     Raises
     ------
+    UnsupportedOperatorError
+        PyTorch would have to run operators, and may not.
     ImportModelError
         The program changes buffers or inputs, or no operator of it can be compiled.
     """
@@ -108,49 +162,132 @@ def split(program: Any, parameters: tuple[str, ...]) -> Split:
             f"the model changes {', '.join(map(repr, changed))} while it runs; a model that is "
             "compiled in parts keeps no state between calls"
         )
-    eager = _eager_nodes(program)
-    parts = _scheduled(program, eager)
-    idle = {n: "only moves data" for part, compiled in parts if compiled and _is_idle(part)
-            for n in part}  # fmt: skip
-    if idle:
-        parts = _scheduled(program, {**idle, **eager})
-    if not any(compiled for _, compiled in parts):
+    source = source_of_program(program)
+    steps = _Cutter(fallback).cut(source)
+    every = tuple(segments_of(steps))
+    if not fallback:
+        _refuse_eager(every)
+    if not any(s.compiled for s in every):
         raise ImportModelError(
             "no part of the model can be compiled: every operator that computes is refused"
         )
-    sinks = _user_outputs(program)
-    segments = tuple(_segment(program, part, compiled, eager, sinks) for part, compiled in parts)
-    sources = tuple(
-        s.arg.name for s in program.graph_signature.input_specs
-        if s.kind is InputKind.USER_INPUT and not isinstance(s.arg, ConstantArgument)
-    )  # fmt: skip
     draws = any(
-        torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
-        for n in program.graph.nodes
-    )
-    return Split(segments, sources, sinks, signature, draws)
-
-
-def _user_outputs(program: Any) -> tuple[str, ...]:
-    return tuple(
-        s.arg.name for s in program.graph_signature.output_specs
-        if not isinstance(s.arg, ConstantArgument)
+        torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        for module in program.graph_module.modules() if isinstance(module, fx.GraphModule)
+        for node in module.graph.nodes
     )  # fmt: skip
+    outputs = tuple(sink.name for sink in source.sinks)
+    return Split(steps, source.inputs, outputs, signature, draws)
 
 
-def _eager_nodes(program: Any) -> dict[fx.Node, str]:
+def segments_of(steps: Iterable[Segment | Choice]) -> Iterator[Segment]:
+    """All segments, those of branches too."""
+    for step in steps:
+        if isinstance(step, Segment):
+            yield step
+        else:
+            for branch in step.branches:
+                yield from segments_of(branch.steps)
+
+
+def _refuse_eager(segments: Iterable[Segment]) -> None:
+    eager = [s for s in segments if not s.compiled]
+    reasons = dict.fromkeys(r for s in eager for r in s.reasons)
+    if eager:
+        raise UnsupportedOperatorError(
+            f"{len(reasons)} operator(s) cannot be imported:\n  " + "\n  ".join(reasons)
+        )
+
+
+class _Cutter:
+    """Cuts graphs; ``fallback`` says whether PyTorch may run a part only because that pays."""
+
+    def __init__(self, fallback: bool) -> None:
+        self._fallback = fallback
+
+    def cut(self, source: Source, predicate: str | None = None) -> tuple[Segment | Choice, ...]:
+        """The steps of a graph; ``predicate`` is a value that every graph below a choice has."""
+        eager = _eager_nodes(source)
+        choices = self._choices(source, eager)
+        kinds = _kinds(source, eager, choices)
+        parts = in_parts(list(source.nodes), kinds)
+        idle = [n for part, kind in parts if kind == COMPILED and _is_idle(part) for n in part]
+        if idle and self._fallback:
+            parts = in_parts(list(source.nodes), {**kinds, **dict.fromkeys(idle, EAGER)})
+        spare = (*source.inputs, *([predicate] if predicate else ()))[:1]
+        steps: list[Segment | Choice] = []
+        for part, kind in parts:
+            if kind == CHOICE:
+                steps += [choices[node] for node in part if node in choices]
+            else:
+                steps.append(_segment(source, part, kind == COMPILED, eager, spare))
+        return tuple(steps)
+
+    def _choices(self, source: Source, eager: dict[fx.Node, str]) -> dict[fx.Node, Choice]:
+        """Calls of ``torch.cond`` of which something can be compiled; others join ``eager``."""
+        found = {}
+        for node in [n for n in source.nodes if is_choice(n)]:
+            reason = reason_against(node)
+            if reason:
+                eager[node] = reason
+                continue
+            choice = self._choice(source, node)
+            within = [s.compiled for b in choice.branches for s in segments_of(b.steps)]
+            if self._fallback and within and not any(within):
+                eager[node] = "has branches of which nothing can be compiled"
+            else:
+                found[node] = choice
+        return found
+
+    def _choice(self, source: Source, node: fx.Node) -> Choice:
+        predicate: Any = node.args[0]
+        known = source.tensors.get(predicate.name)
+        sides = (1, 2) if known is None else (1,) if bool(known) else (2,)
+        branches = []
+        for side in sides:
+            inner, passed = source_of_branch(source, node, side)
+            name = None
+            if known is None and not passed:
+                name = f"{predicate.name}_chosen"
+                passed = ((name, predicate.name),)
+            outputs = tuple(sink.name for sink in inner.sinks)
+            branches.append(Branch(self.cut(inner, name), passed, outputs))
+        results = results_of(node)
+        return Choice(
+            predicate.name if known is None else None,
+            tuple(branches),
+            tuple(results[index].name for index in sorted(results)),
+            node_place(node),
+        )
+
+
+def _eager_nodes(source: Source) -> dict[fx.Node, str]:
     """Operators that PyTorch has to run, each with the reason.
 
     Besides the refused ones these are all that know their shapes at run time only.
     """
-    found = refusals(program)
-    for node in program.graph.nodes:
-        if node.op != "call_function" or node in found:
+    known = set(source.nodes)
+    found = {n: r for n, r in refusals(source.graph).items() if n in known and not is_choice(n)}
+    for node in source.nodes:
+        if node in found:
             continue
         values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
         if not all(_is_static(v) for v in pytree.tree_leaves(values)):
-            found[node] = "has a shape that depends on values"
+            found[node] = ""  # the operator that it comes from says why
     return found
+
+
+def _kinds(
+    source: Source, eager: dict[fx.Node, str], choices: dict[fx.Node, Choice]
+) -> dict[fx.Node, str]:
+    kinds: dict[fx.Node, str] = {}
+    for node in source.nodes:
+        if operator_name(node) == "getitem":
+            # What takes an operator's results apart stays with it: only tensors cross borders.
+            kinds[node] = kinds[node.args[0]]  # type: ignore[index]
+        else:
+            kinds[node] = CHOICE if node in choices else EAGER if node in eager else COMPILED
+    return kinds
 
 
 def _is_static(value: Any) -> bool:
@@ -161,75 +298,43 @@ def _is_static(value: Any) -> bool:
     return True
 
 
-def _scheduled(program: Any, eager: dict[fx.Node, str]) -> list[tuple[list[fx.Node], bool]]:
-    """Parts in order, and whether each is compiled; of both beginnings the one with fewer parts."""
-    ways = [_alternating(program, eager, first) for first in (True, False)]
-    return min(ways, key=len)
-
-
-def _alternating(
-    program: Any, eager: dict[fx.Node, str], compiled: bool
-) -> list[tuple[list[fx.Node], bool]]:
-    pending = [n for n in program.graph.nodes if n.op == "call_function"]
-    kinds: dict[fx.Node, bool] = {}
-    for node in pending:
-        # What takes an operator's results apart stays with it: only tensors cross borders.
-        whole = operator_name(node) == "getitem"
-        kinds[node] = kinds[node.args[0]] if whole else node not in eager
-    parts: list[tuple[list[fx.Node], bool]] = []
-    waiting = set(pending)
-    while pending:
-        part = []
-        for node in pending:
-            if kinds[node] == compiled and not waiting & set(node.all_input_nodes):
-                part.append(node)
-                waiting.discard(node)
-        if part:
-            parts.append((part, compiled))
-        pending = [n for n in pending if n in waiting]
-        compiled = not compiled
-    return parts
-
-
 def _is_idle(part: Iterable[fx.Node]) -> bool:
     return all(operator_name(node) in _MOVES for node in part)
 
 
 def _segment(
-    program: Any,
+    source: Source,
     part: list[fx.Node],
     compiled: bool,
     eager: dict[fx.Node, str],
-    sinks: tuple[str, ...],
+    spare: tuple[str, ...],
 ) -> Segment:
     """One part as a module of its own, which holds the weights that it reads."""
     own = set(part)
-    tensors = {
-        s.arg.name: s.target for s in program.graph_signature.input_specs if s.kind in _TENSORS
-    }
     graph, root = fx.Graph(), torch.nn.Module()
     copied: dict[fx.Node, fx.Node] = {}
     inputs: list[str] = []
     read = dict.fromkeys(n for node in part for n in node.all_input_nodes if n not in own)
     for node in [n for n in read if n.op == "get_attr"]:  # the branches of torch.cond
-        root.add_module(str(node.target), program.graph_module.get_submodule(str(node.target)))
+        root.add_module(str(node.target), source.modules.get_submodule(str(node.target)))
         copied[node] = graph.get_attr(str(node.target))
-    for node in [n for n in read if n.op != "get_attr" and n.name not in tensors]:
+    for node in [n for n in read if n.op != "get_attr" and n.name not in source.tensors]:
         copied[node] = graph.placeholder(node.name)
         copied[node].meta = dict(node.meta)
         inputs.append(node.name)
-    for node in [n for n in read if n.name in tensors]:
+    if compiled and not inputs and spare:  # a compiled function takes something
+        graph.placeholder(spare[0])
+        inputs.append(spare[0])
+    for node in [n for n in read if n.name in source.tensors]:
         name = f"w{len(copied)}"
-        root.register_buffer(name, _tensor_of(program, tensors[node.name]))
+        root.register_buffer(name, source.tensors[node.name])
         copied[node] = graph.get_attr(name)
     for node in part:
         copied[node] = graph.node_copy(node, lambda n: copied[n])
-    wanted = [n for n in part if n.name in sinks or any(user not in own for user in n.users)]
+    others = set(source.nodes) - own
+    wanted = [n for n in part if n in source.sinks or not others.isdisjoint(n.users)]
     graph.output(tuple(copied[n] for n in wanted))
-    refused = refusals(program)
-    reasons = dict.fromkeys(
-        f"{n.target} {refused[n]}: {node_place(n)}" for n in part if n in refused
-    )
+    reasons = dict.fromkeys(f"{n.target} {eager[n]}: {node_place(n)}" for n in part if eager.get(n))
     return Segment(
         fx.GraphModule(root, graph).eval(),
         tuple(inputs),
@@ -238,9 +343,3 @@ def _segment(
         tuple(reasons),
         len(part),
     )
-
-
-def _tensor_of(program: Any, target: str) -> torch.Tensor:
-    found = program.state_dict.get(target)
-    value = program.constants[target] if found is None else found
-    return value.detach()

@@ -96,7 +96,14 @@ def _export_error(
 
 def _brief(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else "no message").rstrip(".")
+    told = next((line for line in lines if line.startswith(_HINT)), "")  # TorchDynamo's
+    said = lines[0] if lines else "no message"
+    if "aliasing" in said and not told:
+        told = "Let branches return a copy of an operand: operand.clone()"
+    return (f"{said} {told.removeprefix(_HINT).strip()}" if told else said).rstrip(".")
+
+
+_HINT = "Hint:"
 
 
 @dataclass(frozen=True)
@@ -269,7 +276,7 @@ def functional(program: Any) -> Any:
 
 def _refuse_unsupported(program: Any) -> None:
     reasons: dict[str, list[str]] = {}
-    for node, reason in refusals(program).items():
+    for node, reason in refusals(program.graph).items():
         reasons.setdefault(f"{node.target} {reason}", []).append(node_place(node))
     if not reasons:
         return
@@ -279,13 +286,13 @@ def _refuse_unsupported(program: Any) -> None:
     )
 
 
-def refusals(program: Any) -> dict[fx.Node, str]:
-    """Nodes of a functional program that cannot be imported, each with the reason."""
+def refusals(graph: fx.Graph) -> dict[fx.Node, str]:
+    """Nodes of a functional program's graph that cannot be imported, each with the reason."""
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     known = _convert_map(ExportedProgramImporter())
     found = {}
-    for node in program.graph.nodes:
+    for node in graph.nodes:
         if node.op == "call_function":
             target = getattr(node.target, "__name__", str(node.target))
             reason = "has no converter" if target not in known else reason_to_refuse(node)

@@ -64,7 +64,7 @@ def format_report(report: Mapping[str, Any]) -> str:
     parts = report.get("parts") or []
     if parts:
         lines += [
-            f"parts ({len(parts)}; PyTorch takes {report['eager_ms']:.3g} ms of a run):",
+            f"parts ({len(parts)}{_in_torch(report)}):",
             format_table(parts, ("part", "runs_in", "operators", "kernels", "ms")),
             *(f"  part {part['part']}: {why}" for part in parts for why in part["why"]),
         ]
@@ -73,6 +73,11 @@ def format_report(report: Mapping[str, Any]) -> str:
     if refused:
         lines += [f"refused fusions ({len(refused)}):", format_table(refused, ("rule", "reason"))]
     return "\n".join(line for line in lines if line)
+
+
+def _in_torch(report: Mapping[str, Any]) -> str:
+    runs = any(part["runs_in"] == "PyTorch" for part in report["parts"])
+    return f"; PyTorch takes {report['eager_ms']:.3g} ms of a run" if runs else ""
 
 
 def measured_verdicts(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""If, Loop and Scan, unrolled: what they decide must be known at compile time."""
+"""If, Loop and Scan. Loops are unrolled: their counts must be known at compile time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx
 import torch
 
 from tvmfuse.frontend.onnx.call import Call, Refusal, UnknownInput, axis_in
-from tvmfuse.frontend.onnx.module import OnnxNode
+from tvmfuse.frontend.onnx.module import OnnxChoice, OnnxNode
 
 _MOST_ROUNDS = 1024
 
@@ -31,9 +31,46 @@ def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
 
 
 def _if(planner: Any, node: onnx.NodeProto, inputs: list[Any], scope: Any) -> list[Any]:
-    condition = bool(_known(inputs[0], 0, "condition"))
-    branch = _graph(node, "then_branch" if condition else "else_branch")
+    if not inputs[0].known:
+        return _choice(planner, node, inputs[0], scope)
+    branch = _graph(node, "then_branch" if bool(inputs[0].data) else "else_branch")
     return planner.run(branch, scope.new_child())
+
+
+def _choice(planner: Any, node: onnx.NodeProto, condition: Any, scope: Any) -> list[Any]:
+    """An If that is decided while the model runs: both branches become modules."""
+    if condition.data.numel() != 1:
+        raise Refusal(f"its condition has {condition.data.numel()} elements")
+    sides = [
+        planner.branch(_graph(node, name), scope.new_child())
+        for name in ("then_branch", "else_branch")
+    ]
+    _refuse_unlike(*(outputs for _, outputs in sides))
+    read: dict[int, Any] = {}
+    for steps, outputs in sides:
+        made = {v.number for _, _, results in steps for v in results}
+        taken = [v for _, values, _ in steps for v in values if v is not None] + outputs
+        read.update((v.number, v) for v in taken if v.number not in made and not v.known)
+    call = Call("If", f"node {node.name or node.output[0]!r} (If)", planner.opsets.get("", 1), {})
+    modules = [planner.branch_module(*side, list(read)) for side in sides]
+    sources = condition.sources.union(*(v.sources for _, o in sides for v in o))
+    chosen = sides[0 if bool(condition.data) else 1][1]
+    results = [planner.value(v.data, sources) for v in chosen]
+    planner.nodes.append((OnnxChoice(call, *modules), [condition, *read.values()], results))
+    return results
+
+
+def _refuse_unlike(true: list[Any], false: list[Any]) -> None:
+    for one, other in zip(true, false, strict=True):
+        values = one.data, other.data
+        if not all(isinstance(v, torch.Tensor) for v in values):
+            raise Refusal("its branches give sequences, and which one runs depends on an input")
+        kinds = [f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" for v in values]
+        if kinds[0] != kinds[1]:
+            raise Refusal(
+                f"its branches give {kinds[0]} and {kinds[1]}, and which one runs depends on an "
+                "input of the model"
+            )
 
 
 def _body(planner: Any, graph: onnx.GraphProto, scope: Any, values: list[Any]) -> list[Any]:

@@ -35,6 +35,8 @@ class OnnxModule(nn.Module):
         Number to value.
     outputs
         Numbers of the outputs.
+    given
+        Numbers of the inputs; the first ones when left out.
     """
 
     def __init__(
@@ -43,9 +45,11 @@ class OnnxModule(nn.Module):
         nodes: list[tuple[OnnxNode, list[int | None], list[int]]],
         constants: dict[int, Any],
         outputs: list[int],
+        given: list[int] | None = None,
     ) -> None:
         super().__init__()
         self.parameter_names = tuple(names)
+        self.given = list(range(len(names))) if given is None else given
         self.nodes = nn.ModuleDict()
         self.steps: list[tuple[str, list[int | None], list[int]]] = []
         for place, (module, inputs, made) in enumerate(nodes):
@@ -72,7 +76,7 @@ class OnnxModule(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs of the graph, in its order."""
-        values: dict[int | None, Any] = {None: None, **dict(enumerate(inputs))}
+        values: dict[int | None, Any] = {None: None, **dict(zip(self.given, inputs, strict=True))}
         for number, name in self.constants.items():
             if isinstance(name, str):
                 values[number] = getattr(self, name)
@@ -82,5 +86,33 @@ class OnnxModule(nn.Module):
             result = self.nodes[key](*(values[number] for number in taken))
             results = result if isinstance(result, tuple) else (result,)
             values.update(zip(made, results, strict=False))
-        own = {*range(len(inputs)), *self.constants}
+        own = {*self.given, *self.constants}
         return tuple(values[n].clone() if n in own else values[n] for n in self.outputs)
+
+
+class OnnxChoice(OnnxNode):
+    """An If whose condition depends on the inputs: two graphs, one of which runs."""
+
+    def __init__(self, call: Call, true: OnnxModule, false: OnnxModule) -> None:
+        super().__init__(call, _no_function)
+        self.true, self.false = true, false
+
+    def forward(self, condition: torch.Tensor, *operands: torch.Tensor) -> tuple[Any, ...]:
+        """The outputs of the branch that the condition chooses; both take all operands."""
+        condition = condition.reshape(())
+        if torch.compiler.is_exporting():
+            chosen: tuple[Any, ...] = torch.cond(condition, self._copies_of_true,
+                                                 self._copies_of_false, operands)  # fmt: skip
+            return chosen
+        return self.true(*operands) if condition else self.false(*operands)
+
+    # torch.cond takes no branch that returns a view of an operand.
+    def _copies_of_true(self, *operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(t.clone() for t in self.true(*operands))
+
+    def _copies_of_false(self, *operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(t.clone() for t in self.false(*operands))
+
+
+def _no_function(*_: Any) -> None:
+    raise NotImplementedError

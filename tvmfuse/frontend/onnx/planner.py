@@ -43,6 +43,7 @@ class Value:
 
 
 Scope = ChainMap[str, Value]
+Steps = list[tuple[OnnxNode, "list[Value | None]", "list[Value]"]]
 
 
 class FixedInputError(ImportModelError):
@@ -94,7 +95,7 @@ class Planner:
     def __init__(self, opsets: dict[str, int]) -> None:
         self.opsets = opsets
         self.values: list[Value] = []
-        self.nodes: list[tuple[OnnxNode, list[Value | None], list[Value]]] = []
+        self.nodes: Steps = []
 
     def value(self, data: Any, sources: frozenset[str] = frozenset()) -> Value:
         """A new value."""
@@ -215,6 +216,33 @@ class Planner:
         for value in outputs:
             if not isinstance(value.data, torch.Tensor):
                 raise ImportModelError("an output is a sequence or an optional: no tensor")
+        kept, needed = self._kept(outputs)
+        constants = self._constants(needed)
+        module = OnnxModule(names, kept, constants, [v.number for v in outputs])
+        return module.eval()
+
+    def branch(self, graph: onnx.GraphProto, scope: Scope) -> tuple[Steps, list[Value]]:
+        """Run a graph whose steps are not those of the model; its steps and its outputs."""
+        before, self.nodes = self.nodes, []
+        try:
+            outputs = self.run(graph, scope)
+            return self.nodes, outputs
+        finally:
+            self.nodes = before
+
+    def branch_module(self, steps: Steps, outputs: list[Value], given: list[int]) -> OnnxModule:
+        """The module of a branch, of values that are computed outside of it."""
+        before, self.nodes = self.nodes, steps
+        try:
+            kept, needed = self._kept(outputs)
+        finally:
+            self.nodes = before
+        names = [f"operand_{place}" for place in range(len(given))]
+        numbers = [v.number for v in outputs]
+        return OnnxModule(names, kept, self._constants(needed), numbers, given)
+
+    def _kept(self, outputs: list[Value]) -> tuple[list[Any], set[int]]:
+        """Steps that the outputs need, in order, and the numbers of all values they read."""
         needed = {v.number for v in outputs}
         kept = []
         for module, taken, made in reversed(self.nodes):
@@ -222,9 +250,10 @@ class Planner:
                 needed |= {v.number for v in taken if v is not None}
                 numbers = [None if v is None else v.number for v in taken]
                 kept.append((module, numbers, [v.number for v in made]))
-        constants = {n: self.values[n].data for n in sorted(needed) if self.values[n].known}
-        module = OnnxModule(names, kept[::-1], constants, [v.number for v in outputs])
-        return module.eval()
+        return kept[::-1], needed
+
+    def _constants(self, needed: set[int]) -> dict[int, Any]:
+        return {n: self.values[n].data for n in sorted(needed) if self.values[n].known}
 
 
 def _is_known_tensor(value: Value) -> bool:

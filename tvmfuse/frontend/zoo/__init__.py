@@ -1,4 +1,4 @@
-"""Models by name, a library a file: torchvision, ``hf:`` (transformers), ``timm:``, and our own."""
+"""Models by name, a library a file: torchvision, ``hf:``, ``timm:``, packaged, and our own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from types import ModuleType
 
 from tvmfuse.frontend.loaded import LoadedReference
-from tvmfuse.frontend.zoo import hf_models, own_models, timm_models, torchvision_models
+from tvmfuse.frontend.zoo import hf_models, own_models, packaged, timm_models, torchvision_models
 
 # Prefix of ``--model`` -> the module that loads what stands behind it.
 _PREFIXES: dict[str, ModuleType] = {"hf": hf_models, "timm": timm_models}
-_PLAIN: tuple[ModuleType, ...] = (own_models, torchvision_models)
+_PLAIN: tuple[ModuleType, ...] = (own_models, packaged, torchvision_models)
 
 FORMS = (
     "Also accepted: hf:NAME (transformers), timm:NAME, package.module:callable, file.pt2 and "
