@@ -1,4 +1,4 @@
-"""Import time against export alone: both are timed, and too long a time is told by the exit code."""
+"""Import time against export alone: both are timed, and the exit code tells too long a time."""
 
 import json
 import sys
@@ -11,6 +11,7 @@ from torch import nn
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 
 import import_time
+
 from tvmfuse.frontend.loaded import LoadedReference
 
 
