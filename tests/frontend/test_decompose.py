@@ -43,6 +43,12 @@ class Several(nn.Module):
         return {"max": values, "at": places, "parts": [first.softmax(-1), second.contiguous()]}
 
 
+class Highest(nn.Module):
+    def forward(self, x):
+        values, places = x.topk(2)
+        return values, x.relu().topk(3)[1], places
+
+
 class Input(nn.Module):
     def forward(self, input):
         return input * 2.0 + 1
@@ -64,6 +70,7 @@ LOCAL = {
     "writes in place": (nn.Sequential(Block(), Block(), Block()), (2, 4, 6, 6)),
     "views and products": (nn.Sequential(Attention(), Attention()), (2, 5, 8)),
     "several results": (Several(), (3, 5)),
+    "several results of a simple one": (Highest(), (3, 5)),
     "input": (Input(), (3, 5)),
 }
 

@@ -41,6 +41,25 @@ def test_the_order_in_which_eager_errs_most_is_its_own_error():
     assert not compare([(ideal + 30 * noise).float()], [eager], [ideal], others=[[other]]).passed
 
 
+def test_inputs_beside_excuse_what_is_spread_like_them():
+    ideal = torch.ones(1000, dtype=torch.float64)
+    noise = torch.linspace(-2e-4, 2e-4, 1000)
+    eager, beside, got = ((ideal + k * noise).float() for k in (1, 8, -8))
+    found = compare([got], [eager], [ideal], beside=[[beside]])
+    assert found.passed and "eager itself is off by 0.0016" in found.note
+    assert not compare([(ideal + 30 * noise).float()], [eager], [ideal], beside=[[beside]]).passed
+
+
+def test_a_step_between_inputs_beside_excuses_no_error_elsewhere():
+    """Of a thousand thresholds one is crossed by eager; ours are wrong in a tenth of them."""
+    ideal = torch.zeros(1000, dtype=torch.float64)
+    ideal[::2] = 1.0
+    beside, got = ideal.float(), ideal.float()
+    beside[0], got[:100] = 0.0, 0.0
+    assert compare([got], [ideal.float()], [ideal], others=[[beside]]).passed  # of true orders
+    assert not compare([got], [ideal.float()], [ideal], beside=[[beside]]).passed
+
+
 def test_where_eager_is_right_one_error_is_enough():
     ideal = torch.ones(1000, dtype=torch.float64)
     got = ideal.float()

@@ -8,7 +8,7 @@ from torch import nn
 
 from tvmfuse.frontend.import_model import import_module
 from tvmfuse.verify.layers import check_layers
-from tvmfuse.verify.rounding import Rounding
+from tvmfuse.verify.rounding import Rounding, moved
 
 LARGE = 5e3  # what makes the sigmoid's sum one of terms in the thousands
 
@@ -80,7 +80,7 @@ def test_error_beyond_rounding_diverges_however_the_layer_is_conditioned(scale, 
 
 
 def test_well_conditioned_layers_have_no_note_and_no_second_run(monkeypatch):
-    monkeypatch.setattr(Rounding, "error", lambda *_: pytest.fail("eager was run"))
+    monkeypatch.setattr(Rounding, "errors", lambda *_: pytest.fail("eager was run"))
     work = gate_workload(1.0)
     line = check(work, values_of(work)).comparison()
     assert line.passed and not line.note
@@ -97,11 +97,23 @@ def test_own_error_is_that_of_the_values_gone_on_from():
     with torch.no_grad():
         exact = torch.sigmoid(net.fc(other.double()))
     net.float()
-    assert 0.0 < rounding.error(nodes["sigmoid"], exact) < 1e-6
+    largest, spread = rounding.errors(nodes["sigmoid"], exact)
+    assert 0.0 < spread < largest < 1e-6
 
 
 def test_operator_that_eager_lacks_allows_nothing():
     work = gate_workload(1.0)
     node = next(n for n in work.program.graph.nodes if n.name == "sigmoid")
     rounding = Rounding(work.program, [torch.zeros(1, 5)])
-    assert rounding.error(node, torch.zeros(1, 8192, dtype=torch.float64)) == 0.0
+    assert rounding.errors(node, torch.zeros(1, 8192, dtype=torch.float64)) == (0.0, 0.0)
+
+
+def test_last_digits_are_moved_and_nothing_else():
+    value = torch.tensor([1.0, -3e4, 0.0, torch.inf, torch.nan, torch.finfo(torch.float32).max])
+    runs = [moved(value, torch.Generator().manual_seed(seed)) for seed in range(8)]
+    for got in runs:
+        assert torch.allclose(got, value, rtol=2**-22, atol=0.0, equal_nan=True)
+        assert torch.equal(got[2:4], value[2:4])
+        assert bool((got[:2] != value[:2]).all())
+    assert any(bool(got[0] > 1.0) for got in runs) and any(bool(got[0] < 1.0) for got in runs)
+    assert torch.equal(moved(torch.arange(3), torch.Generator()), torch.arange(3))

@@ -163,6 +163,8 @@ def _stays(node: fx.Node, values: dict[fx.Node, Any], table: Table) -> bool:
     """Whether the call is simple, and its result the one that the exported program knows."""
     if node.target is _ASSERTION:
         return True
+    if not isinstance(node.meta.get("val"), torch.Tensor):
+        return False  # the results of several are nodes of their own
     known = {n: n.meta.get("val") for n in node.all_input_nodes}
     if any(_frozen(n, values) != _frozen(n, known) for n in known):
         return False
@@ -193,6 +195,8 @@ def _direct(node: fx.Node, values: dict[fx.Node, Any], table: Table) -> _Part | 
         call.meta["val"] = form.target(*filled(form.args), **filled(form.kwargs))
     if form.pick is None:
         result = call
+        if not isinstance(call.meta["val"], torch.Tensor):
+            return None
     else:
         result = graph.call_function(operator.getitem, (call, form.pick))
         result.meta["val"] = call.meta["val"][form.pick]

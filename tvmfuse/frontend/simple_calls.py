@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -18,7 +18,6 @@ from torch._decomp import _core_aten_decompositions_post_autograd
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op, _special_op_to_preserve_cia
 from torch._prims_common import infer_size
 from torch.export.decomp_utils import PRESERVED_ATEN_CIA_OPS
-from torch.utils._python_dispatch import TorchDispatchMode
 
 _ATEN = torch.ops.aten
 _META = frozenset((torch._C.DispatchKey.Meta,))  # kernels in Python that compute shapes alone
@@ -107,23 +106,15 @@ def is_simple(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], table:
     taken_apart = (table.composite if composite else table.simple).get(target)
     if taken_apart is None or taken_apart is _special_op_to_preserve_cia:
         return True
-    with _FirstOperator():
-        try:
-            return taken_apart(*filled(args), **filled(kwargs)) is NotImplemented
-        except Exception:  # it begins to take the call apart, or fails: the trace will tell
-            return False
+    if target not in _ASKED:
+        return False
+    with torch.no_grad():
+        return taken_apart(*filled(args), **filled(kwargs)) is NotImplemented
 
 
 def filled(arguments: Any) -> Any:
     """Arguments with their fake tensors in the places of nodes."""
     return fx.node.map_arg(arguments, lambda node: node.meta["val"])
-
-
-class _FirstOperator(TorchDispatchMode):
-    """Ends a decomposition where it begins; those that leave the call alone come to their end."""
-
-    def __torch_dispatch__(self, *_: Any) -> NoReturn:
-        raise NotImplementedError("the call is taken apart")
 
 
 def _without_write(target: Any) -> Any:
@@ -205,6 +196,10 @@ _FORMS: dict[Any, Callable[..., Simple | None]] = {
     _ATEN.flatten.using_ints: _flatten,
     _ATEN.transpose.int: _transpose,
 }
+# Our decompositions of these leave nearly all calls alone, and look at shapes to know it.
+_ASKED = frozenset(
+    (_ATEN.conv1d.default, _ATEN.conv2d.default, _ATEN.conv3d.default, _ATEN.cat.default)
+)
 # Views are simple whoever sees the memory: that no write does is known from `aliases.rewritten`.
 _VIEWS = frozenset(
     (

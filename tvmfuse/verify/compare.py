@@ -32,6 +32,7 @@ def compare(
     overflowing: bool = False,
     others: Sequence[list[torch.Tensor]] = (),
     at_limit: bool = False,
+    beside: Sequence[list[torch.Tensor]] = (),
 ) -> Comparison:
     """Compare flat outputs.
 
@@ -51,12 +52,16 @@ def compare(
     at_limit
         Whether the inputs are of the size of the type's largest number, so that eager may overflow
         on its way to a result that is in range.
+    beside
+        What eager gives from inputs whose last digits are moved
+        (`tvmfuse.verify.reference.moved_inputs`). A step may be between two of them, so that by
+        these no error passes whose root mean square is over twice theirs.
     """
     if len(got) != len(eager):
         return Comparison(False, reason=f"{len(got)} outputs instead of {len(eager)}")
     each = [
-        _compare_one(g, e, i, rest, at_limit)
-        for g, e, i, *rest in zip(got, eager, ideal, *others, strict=True)
+        _compare_one(g, e, i, rest[: len(others)], rest[len(others) :], at_limit)
+        for g, e, i, *rest in zip(got, eager, ideal, *others, *beside, strict=True)
     ]
     if not each:
         return Comparison(False, reason="there are no outputs")
@@ -82,6 +87,7 @@ def _compare_one(
     eager: torch.Tensor,
     ideal: torch.Tensor,
     others: Sequence[torch.Tensor],
+    beside: Sequence[torch.Tensor],
     at_limit: bool,
 ) -> Comparison:
     if got.shape != eager.shape or got.dtype != eager.dtype:
@@ -104,9 +110,14 @@ def _compare_one(
     both = plain | rescued
     scale = float(ideal[both].abs().max()) if bool(both.any()) else 0.0
     error = _distance(got[both], ideal[both])
-    orders = [eager, *(o for o in others if bool(o[plain].isfinite().all()))]
+    orders, beside = (
+        [o for o in runs if o.shape == ideal.shape and bool(o[plain].isfinite().all())]
+        for runs in ([eager, *others], beside)
+    )
     own = max(_distance(o[plain], ideal[plain]) for o in orders)
     limit = max(allowed * scale, OWN_ERRORS * own) + TINY
+    orders += beside
+    own = max(_distance(o[plain], ideal[plain]) for o in orders)
     ill = own > allowed * scale and error <= _OWN_LARGEST * own
     spread = _rms(got[plain], ideal[plain]), max(_rms(o[plain], ideal[plain]) for o in orders)
     if ill and spread[0] <= OWN_ERRORS * spread[1]:

@@ -160,7 +160,7 @@ def check_layers(model: Any, workload: Workload, inputs: tuple[Any, ...]) -> Lay
             if isinstance(value, torch.Tensor):
                 one = got.pop(number)
                 order = order_of(value, one)
-                own = functools.partial(rounding.error, node, value)
+                own = functools.partial(rounding.errors, node, value)
                 results.append(
                     _compare(number, layers[number][0], node, one, value, order, rounded, own)
                 )
@@ -221,7 +221,7 @@ def _compare(
     value: torch.Tensor,
     order: tuple[int, ...] | None,
     rounded: float,
-    own_error: Callable[[], float],
+    own_errors: Callable[[], tuple[float, float]],
 ) -> LayerResult:
     allowed = max(tolerance("layer", got.dtype), rounded) if got.is_floating_point() else 0.0
 
@@ -250,8 +250,9 @@ def _compare(
     if lost:
         reason = f"{lost} of {got.numel()} values are finite on one side only"
     elif error > allowed * scale + TINY:
-        own = own_error()
-        if error > OWN_ERRORS * own:
+        own, spread = own_errors()
+        mean = float(difference.square().sum().div(both.sum()).sqrt())
+        if error > OWN_ERRORS * own or mean > OWN_ERRORS * spread:
             said = f"error {error:.3g} at magnitude {scale:.3g} exceeds {allowed:g}"
             reason = f"{said} and twice the {own:.3g} of eager from the same values ({worst})"
     return result(error, scale, worst, reason, own)
