@@ -90,7 +90,7 @@ def _not_float32(node: fx.Node) -> str:
 
 def _statistics_used(node: fx.Node) -> str:
     used = [u for u in node.users if operator_name(u) == "getitem" and u.args[1] and u.users]
-    return "would return wrong statistics (outputs 1 and 2)" if used else ""
+    return "would return wrong statistics (outputs behind the first)" if used else ""
 
 
 def _equal_integers(node: fx.Node) -> str:
@@ -126,6 +126,13 @@ _FAULTS: dict[str, tuple[Check, ...]] = {
     "index_put": (_mask_put,),
     "topk": (_equal_integers,),
     "sort": (_unstable_sort_of_booleans,),
-    "_native_batch_norm_legit_no_training": (_statistics_used,),
-    "native_batch_norm": (_statistics_used,),
+    **dict.fromkeys(
+        (
+            "native_batch_norm",
+            "_native_batch_norm_legit",
+            "_native_batch_norm_legit_no_training",
+            "_native_batch_norm_legit_functional",
+        ),
+        (_statistics_used,),
+    ),
 }

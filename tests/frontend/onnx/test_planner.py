@@ -26,7 +26,9 @@ SAMPLE = [
     "test_scatternd_add", "test_top_k_smallest", "test_loop11", "test_scan9_sum",
     "test_center_crop_pad_crop", "test_stft_with_window", "test_if",
     "test_layer_normalization_2d_axis0",
-    "test_group_normalization_epsilon", "test_gathernd_example_int32_batch_dim1",
+    "test_bitshift_left_int32_negative_shift", "test_bitshift_right_int8_shift_ge_width",
+    "test_bitshift_right_uint8", "test_group_normalization_epsilon",
+    "test_gathernd_example_int32_batch_dim1",
 ]  # fmt: skip
 
 

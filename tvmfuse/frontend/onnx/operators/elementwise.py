@@ -49,8 +49,17 @@ def _mean(call: Call, *inputs: Tensor) -> Tensor:
 
 
 def _bit_shift(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    left = call.attribute("direction") == "LEFT"
-    return torch.bitwise_left_shift(a, b) if left else torch.bitwise_right_shift(a, b)
+    """All bits are out, or are the sign, where ``b`` is the width or more, or negative."""
+    last = 8 * a.element_size() - 1
+    beyond = (b < 0) | (b > last)
+    inside = torch.where(beyond, torch.full_like(b, last), b)
+    if call.attribute("direction") == "LEFT":
+        shifted = torch.bitwise_left_shift(a, inside)
+    else:
+        shifted = torch.bitwise_right_shift(a, inside)
+        if a.dtype.is_signed:
+            return shifted
+    return torch.where(beyond, torch.zeros_like(shifted), shifted)
 
 
 def _clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
