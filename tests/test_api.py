@@ -104,7 +104,7 @@ def test_artifact_and_report(options, tmp_path):
 
 
 def fused_groups():
-    workload = run_module.import_model("tvmfuse_tiny:make", weights="random", seed=0)
+    workload = api.import_model("tvmfuse_tiny:make", weights="random", seed=0)
     low = lower(workload, HARDWARE)
     return group_kernels(fuse(low, make_plan(low, HARDWARE)).module, HARDWARE)
 

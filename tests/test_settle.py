@@ -92,7 +92,7 @@ def test_what_loses_is_split_and_what_is_left_is_measured_too(lowered, open_log)
     with open_log() as log:
         bench = Bench(Scripted(slow=(3,)), tell=said.append)
         found = settle(lowered, HARDWARE, RULES, log, bench)
-    assert ops(found) == [("conv2d", "add"), ("relu",)]
+    assert ops(found) == [("conv2d", "add"), ("relu", "transpose")]
     assert found.measured == 2 and [v.fused for _, v in found.verdicts] == [False, True]
     assert (
         len(said) == 1 and "relu(add(conv2d(x))) is split again: measured: 2000000.0 us" in said[0]
@@ -110,7 +110,7 @@ def test_the_next_run_takes_the_verdict_without_measuring(lowered, open_log):
     with open_log(write=False) as log:
         found = settle(lowered, HARDWARE, RULES, log)
     assert ops(found) == [("conv2d",), ("relu",)]
-    assert found.measured == 0 and len(found.verdicts) == 3  # add and relu alone lose too
+    assert found.measured == 0 and len(found.verdicts) == 5  # all that are tried lose
     assert ops(settle(lowered, HARDWARE, RULES)) == WHOLE  # without the log: estimates alone
 
 
