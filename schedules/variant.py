@@ -45,8 +45,8 @@ class Variant:
         Whether an output depends on its own window alone, so that NaN and infinity stay where
         the definition puts them.
     moves
-        Whether its template also reads and writes images with channels first, when a transpose
-        is part of the kernel.
+        Whether its template also writes images with channels first, when a transpose is part of
+        the kernel.
     """
 
     name: str

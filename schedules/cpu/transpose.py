@@ -9,7 +9,6 @@ its own in the order in which it lies, whole vectors at a time, and read across 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvm.s_tir import Schedule
 from tvm.tirx import PrimFunc, Var
@@ -36,7 +35,7 @@ class TransposeTemplate:
         crossed = _crossed(sch, rest[0], lanes)
         if crossed is None:
             return None
-        sch.parallel(sch.fuse(*by_tiles(sch, rest[0].rv, *crossed, lanes)))
+        _schedule(sch, rest[0], *crossed, lanes)
         return [sch]
 
 
@@ -61,35 +60,16 @@ def _crossed(sch: Schedule, block: base.Block, lanes: int) -> tuple[int, int] | 
     return None
 
 
-def by_tiles(sch: Schedule, block: Any, operand: int, axis: int, lanes: int) -> list[Any]:
-    """Have a block read an operand a tile at a time, in the order in which that lies.
-
-    Parameters
-    ----------
-    sch, block
-        An element-wise block of the schedule.
-    operand
-        Place of the operand among its reads.
-    axis
-        Which axis of the result is the innermost of the operand.
-    lanes
-        Elements of a vector.
-
-    Returns
-    -------
-    list
-        Loops around the tiles of one row of them, outermost first.
-    """
-    staged = sch.cache_read(block, operand, "local", consumer_blocks=[block])
-    *outer, last = sch.get_loops(block)[-len(sch.get(block).iter_vars) :]
+def _schedule(sch: Schedule, block: base.Block, operand: int, axis: int, lanes: int) -> None:
+    staged = sch.cache_read(block.rv, operand, "local")
+    *outer, last = sch.get_loops(block.rv)
     along = outer.pop(axis)
-    extent, inner = (base.as_int(sch.get(loop).extent) for loop in (along, last))
-    vector = base.vector_width(extent, lanes)
-    width = max(d for d in base.divisors(extent, ALONG) if d % vector == 0)
+    vector = base.vector_width(block.extents[axis], lanes)
+    width = max(d for d in base.divisors(block.extents[axis], ALONG) if d % vector == 0)
     a_o, a_i = sch.split(along, [None, width])
-    l_o, l_i = sch.split(last, [None, base.vector_width(inner, lanes)])
+    l_o, l_i = sch.split(last, [None, base.vector_width(block.extents[-1], lanes)])
     sch.reorder(*outer, a_o, l_o, a_i, l_i)
     sch.compute_at(staged, l_o, preserve_unit_loops=True)
     sch.vectorize(l_i)
     base.split_vector(sch, sch.get_loops(staged)[-1], vector, parallel=False)
-    return [*outer, a_o]
+    sch.parallel(sch.fuse(*outer, a_o))

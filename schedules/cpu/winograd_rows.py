@@ -25,7 +25,6 @@ from tvmfuse.schedules.anchor import Conv2d
 from tvmfuse.schedules.cpu import winograd
 from tvmfuse.schedules.cpu.contraction import lanes_for, padded_columns
 from tvmfuse.schedules.cpu.text import Writer, i64
-from tvmfuse.schedules.cpu.transpose import by_tiles
 from tvmfuse.schedules.cpu.winograd import AT, RTOL, Grid
 from tvmfuse.schedules.merge import Step, merged
 from tvmfuse.schedules.variant import OUT_ELEMWISE_FUSABLE, Variant
@@ -214,9 +213,7 @@ def _schedule(
     product = sch.get_sblock(anchor.name)
     back, untested, tested = (sch.get_sblock(n) for n in ("output_half", "untested", "contain"))
     out = base.detach_output(sch, tested)
-    staged = _stage_channels_first(sch)
-    kept = () if staged is None else (str(sch.get(staged).name_hint),)
-    base.inline_producers(sch, sch.get_sblock("tile"), keep=kept)
+    base.inline_producers(sch, sch.get_sblock("tile"), keep=())
     _hide_scratch(sch, tested)
     n, *image = sch.get_loops(out)
     first = _channels_first(sch, tested, out)
@@ -238,9 +235,6 @@ def _schedule(
     for block in (product, sch.get_sblock("input_transform")):
         sch.compute_at(block, row, preserve_unit_loops=True)
     winograd.schedule_input(sch, M + 2, lanes)
-    if staged is not None:
-        sch.compute_at(staged, row, preserve_unit_loops=True)
-        by_tiles(sch, staged, 0, 2, lanes)
     winograd.schedule_product(sch, product, anchor, v, False, hardware, tunable)
     return sch
 
@@ -270,18 +264,3 @@ def _channels_first(sch: Schedule, tested: Any, out: Any) -> bool:
     if channel not in (1, 3) or len(axes) != 4:
         raise ValueError(f"channels are axis {channel} of {len(axes)} of the result")
     return channel == 1
-
-
-def _stage_channels_first(sch: Schedule) -> Any:
-    """A copy with channels last of an input that lies the other way round; None where it does not.
-
-    The rows of tiles read the copy, what is computed again by the definition reads the input.
-    """
-    tile = sch.get_sblock("tile")
-    for producer in sch.get_producers(tile):
-        stmt = sch.get(producer)
-        last, moved = stmt.iter_vars[-1].var, stmt.reads[0].region
-        if len(moved) == 4 and moved[1].min.same_as(last):
-            places = [r.source.same_as(stmt.writes[0].source) for r in sch.get(tile).reads]
-            return sch.cache_read(tile, places.index(True), "global", consumer_blocks=[tile])
-    return None

@@ -274,17 +274,15 @@ class Grower:
             return no("no target to judge it by", name)
         return norm_behind_product(self.graph, group.members, name, self._hardware)
 
-    def _facts(self, name: str, group: _Group | None, reader: _Group | None = None) -> Step:
+    def _facts(self, name: str, group: _Group | None = None) -> Step:
         kernel, node = self.graph.kernels[name], self.graph.nodes[name]
         before = self.graph.kernels[group.members[-1]].elements if group else kernel.elements
         costly = group is not None and kernel.elements > before and self._costly(group)
         rank = -1 if node.shape is None else len(node.shape)
         facts = name, kernel.op, kernel.kind, node.dtype, rank, kernel.elements, before, costly
-        beside = reader or group
-        if beside is None or (beside.anchor, kernel.op) != ("conv2d", "transpose"):
+        if group is None or (group.anchor, kernel.op) != ("conv2d", "transpose"):
             return Step(*facts)
-        conv = next(m for m in beside.members if self.graph.kernels[m].op == "conv2d")
-        return Step(*facts, layout=self.graph.layout_change(name, conv))
+        return Step(*facts, layout=self.graph.layout_change(name, group.members[0]))
 
     def _costly(self, group: _Group) -> bool:
         """Whether computing the group again for a broadcast costs more than a few additions."""
@@ -313,7 +311,7 @@ class Grower:
             step = self.graph.kernels[member].step
             rule, verdict = self._rule(reader.anchor, step, PROLOGUE)
             if rule is not None:
-                verdict = rule.check(self._facts(member, None, reader), inner=member != out)
+                verdict = rule.check(self._facts(member), inner=member != out)
             if rule is None or not verdict:
                 label = VerticalRule(reader.anchor, step, PROLOGUE).name
                 self.stopped.append(Stopped(out, label, no(verdict.reason, member)))

@@ -111,7 +111,7 @@ class KernelGraph(Graph):
         return op if op in ANCHORS else "other"
 
     def layout_change(self, name: str, anchor: str) -> str:
-        """Why a convolution cannot read (or write) what a transpose in front (or behind) does.
+        """Why a convolution cannot write what a transpose behind it does; empty where it can.
 
         Parameters
         ----------
@@ -122,9 +122,8 @@ class KernelGraph(Graph):
         """
         record = self.record(anchor)
         axes = permutation(self.function(name))
-        behind = self.position[name] > self.position[anchor]
-        if axes != ((0, 3, 1, 2) if behind else (0, 2, 3, 1)):
-            return f"its axes are {axes}, not channels first {'to' if behind else 'from'} last"
+        if axes != (0, 3, 1, 2):
+            return f"its axes are {axes}, not channels last to channels first"
         if not isinstance(record, Conv2d) or not by_rows(record):
             return "the convolution is none of 3x3, stride 1, with whole vectors of channels"
         return ""

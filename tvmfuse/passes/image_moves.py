@@ -1,11 +1,11 @@
-"""Say a transpose beside a convolution as what it is there: an image's channels, first or last.
+"""Say a transpose behind a convolution as what it is there: an image's channels come first.
 
 `canonical_moves` has dropped the axis of a batch of one, with a reshape in front and one behind,
-and a group ends at a reshape. Where a convolution can read or write channels first itself
+and a group ends at a reshape. Where a convolution can write channels first itself
 (`tvmfuse.schedules.cpu.winograd_rows`), the transpose gets its four axes back and can join it.
 
-Before: ``conv2d(reshape(permute_dims(reshape(x, (C, H, W)), (1, 2, 0)), (1, H, W, C)), w)``
-After:  ``conv2d(permute_dims(x, (0, 2, 3, 1)), w)``
+Before: ``reshape(permute_dims(reshape(relu(conv2d(x, w)), (H, W, C)), (2, 0, 1)), (1, C, H, W))``
+After:  ``permute_dims(relu(conv2d(x, w)), (0, 3, 1, 2))``
 """
 
 from __future__ import annotations
@@ -18,29 +18,19 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmfuse.passes.cancel_transposes import BINARY, UNARY
 from tvmfuse.passes.lower_anchors import conv2d_anchor
-from tvmfuse.passes.relax_tools import count_uses, ints, op_name, shape_of, value_behind
+from tvmfuse.passes.relax_tools import ints, op_name, shape_of, value_behind
 from tvmfuse.schedules.cpu.winograd_rows import by_rows
 
-TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+TO_FIRST = (0, 3, 1, 2)
 _FAR = 8  # element-wise operators between a convolution and the transpose of its result
 
 
 @mutator
 class _Images(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule) -> None:
-        super().__init__(mod)
-        self._uses = count_uses(mod["main"])
-
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        alone = op_name(call) == "relax.nn.conv2d" and self._uses.get(call.args[0]) == 1
         call = self.visit_expr_post_order(call)
-        if alone and self._by_rows(call):
-            image = self._moved(self._value(call.args[0]), TO_LAST)
-            if image is not None:
-                moved = self.builder_.emit(relax.op.permute_dims(image, TO_LAST))
-                return relax.Call(call.op, [moved, call.args[1]], call.attrs)
         if op_name(call) == "relax.reshape":
-            image = self._moved(call, TO_FIRST)
+            image = self._moved(call)
             if image is not None and self._comes_from_rows(image):
                 return relax.op.permute_dims(image, TO_FIRST)
         return call
@@ -52,10 +42,8 @@ class _Images(PyExprMutator):
         conv = conv2d_anchor(self.builder_.normalize(call))
         return conv is not None and by_rows(conv)
 
-    def _moved(self, outer: Any, axes: tuple[int, ...]) -> Any:
-        """What ``outer`` transposes by ``axes`` in three steps; None when it is something else."""
-        if op_name(outer) != "relax.reshape":
-            return None
+    def _moved(self, outer: relax.Call) -> Any:
+        """The image that a reshape gives with channels first; None when it does something else."""
         permute = self._value(outer.args[0])
         if op_name(permute) != "relax.permute_dims" or permute.attrs.axes is None:
             return None
@@ -66,9 +54,9 @@ class _Images(PyExprMutator):
         shape, thin = shape_of(image), shape_of(permute.args[0])
         if shape is None or len(shape) != 4 or shape[0] != 1 or thin != shape[1:]:
             return None
-        if tuple(a + 1 for a in ints(permute.attrs.axes)) != axes[1:]:
+        if tuple(a + 1 for a in ints(permute.attrs.axes)) != TO_FIRST[1:]:
             return None
-        return image if shape_of(outer) == tuple(shape[a] for a in axes) else None
+        return image if shape_of(outer) == tuple(shape[a] for a in TO_FIRST) else None
 
     def _comes_from_rows(self, image: relax.Expr) -> bool:
         """Whether element-wise operators alone lie between it and such a convolution."""

@@ -99,8 +99,8 @@ class VerticalRule:
 
     @property
     def changes_layout(self) -> bool:
-        """Whether it lets a convolution read or write an image in another layout."""
-        return self.anchor == "conv2d" and self.op == "transpose"
+        """Whether it lets a convolution write an image in another layout."""
+        return (self.anchor, self.op, self.side) == ("conv2d", "transpose", EPILOGUE)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -112,7 +112,7 @@ class VerticalRule:
         """What it asks for, in words."""
         said = ["result read by this operator alone"]
         if self.changes_layout:
-            said.append("from or to channels first, 3x3, stride 1, whole vectors of channels")
+            said.append("to channels first, 3x3, stride 1, whole vectors of channels")
         elif self.side == PROLOGUE and self.anchor in _PRODUCTS:
             said.append("a part of the index")
         elif self.anchors and (self.anchor, self.op) in PAIRS:

@@ -115,7 +115,7 @@ PAIRS: dict[tuple[str, str], tuple[str, ...]] = {("dense", "layer_norm"): ("floa
 # and take a slice only, which costs them nothing.
 PROLOGUES: dict[str, dict[str, str]] = {
     "conv2d": {
-        "slice": "googlenet", "transpose": "RRDBNet",
+        "slice": "googlenet",
     },
     "depthwise": {
         "slice": "edgenext_small",
