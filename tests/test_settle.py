@@ -93,7 +93,7 @@ def test_what_loses_is_split_and_what_is_left_is_measured_too(lowered, open_log)
         bench = Bench(Scripted(slow=(3,)), tell=said.append)
         found = settle(lowered, HARDWARE, RULES, log, bench)
     assert ops(found) == [("conv2d", "add"), ("relu", "transpose")]
-    assert found.measured == 2 and [v.fused for _, v in found.verdicts] == [False, True]
+    assert found.measured == 3 and [v.fused for _, v in found.verdicts] == [False, True, True]
     assert (
         len(said) == 1 and "relu(add(conv2d(x))) is split again: measured: 2000000.0 us" in said[0]
     )

@@ -6,6 +6,7 @@ anchor's naive kernel for the variant's, then let FuseTIR merge the group into o
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from tvmfuse.schedules.cpu.variants import variants
 from tvmfuse.schedules.variant import AnyVariant, Variant, WrittenVariant
 
 _Cache = dict[int, list[tuple[tvm.IRModule, tuple[PrimFunc, ...]]]]
+_ACROSS = 16  # times the cycles of a kernel that writes whole vectors across the rows of its result
 _FROM_VARIABLE = re.compile(r'"v[0-9]+_')
 
 
@@ -72,11 +74,21 @@ def group_kernel(
     anchor_call, text = _anchor_of(mod, function)
     choices = variants(from_text(text), hardware) if text else ()
     if len(choices) > 1 and _moves(function):
-        choices = tuple(v for v in choices if isinstance(v, Variant) and v.moves) or choices
+        choices = tuple(sorted((_across(v) for v in choices), key=lambda v: v.cycles))
     kernels, key = _kernels(mod, function, choices, anchor_call, {} if cache is None else cache)
     weighted = any(isinstance(v, Variant) for v in choices)
     weight = _weight_index(function, anchor_call) if weighted else -1
     return GroupKernel(name, choices, kernels, weight, key)
+
+
+def _across(variant: AnyVariant) -> AnyVariant:
+    """The variant where a transpose is part of the group: dear, unless its template knows that.
+
+    It stays all the same, for where a result has to be rounded less.
+    """
+    if not isinstance(variant, Variant) or variant.moves:
+        return variant
+    return dataclasses.replace(variant, cycles=variant.cycles * _ACROSS)
 
 
 def _moves(function: relax.Function) -> bool:
