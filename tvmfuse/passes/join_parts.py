@@ -8,6 +8,7 @@ It is done behind scheduling: each part keeps its own loops, and with them its t
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,8 +19,9 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import PrimFunc
 
 from tvmfuse.errors import BuildError
-from tvmfuse.passes.relax_tools import bindings, ints, op_name, with_variables
-from tvmfuse.passes.relocate import READS, Step, reads_of, relocated
+from tvmfuse.passes.relax_tools import bindings, op_name, with_variables
+from tvmfuse.passes.relocate import READS, in_buffer, reads_of
+from tvmfuse.passes.rewriter import MainRewriter
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
@@ -38,39 +40,30 @@ def join_parts(mod: tvm.IRModule, runs: Iterable[Any]) -> tvm.IRModule:
     return _Joiner(mod, runs).run() if runs else mod
 
 
-class _Joiner:
-    """Walks over ``main`` once and writes it anew."""
+class _Joiner(MainRewriter):
+    """Makes one kernel of several."""
 
     def __init__(self, mod: tvm.IRModule, runs: Sequence[Any]) -> None:
-        self.main = mod["main"]
-        functions = {gv: f for gv, f in mod.functions_items() if gv.name_hint != "main"}
-        self.builder = relax.BlockBuilder(tvm.IRModule(functions))
+        super().__init__(mod)
         self.next_of = {
             one: other for run in runs for one, other in zip(run.parts, run.parts[1:], strict=False)
         }
+        self.follower = {one.var: other for one, other in itertools.pairwise(bindings(self.main))}
+        self.waiting: Any = None  # the call of the parts so far, and their variable
         self.made: dict[Any, Any] = {}
 
-    def run(self) -> tvm.IRModule:
-        """The module with fewer kernels."""
-        remap: dict[Any, Any] = {p: relax.Var(p.name, p.ty) for p in self.main.params}
-        waiting: Any = None  # the call of the parts so far, and their variable
-        lines = list(bindings(self.main))
-        with self.builder.function("main", list(remap.values())):
-            with self.builder.dataflow():
-                for place, binding in enumerate(lines):
-                    value = with_variables(binding.value, remap)
-                    if waiting is not None:
-                        value = self._joined(waiting[0], waiting[1], value)
-                        waiting = None
-                    follower = lines[place + 1] if place + 1 < len(lines) else None
-                    if self._goes_on(binding, follower):
-                        waiting = (value, relax.Var(str(binding.var.name), binding.var.ty))
-                        remap[binding.var] = waiting[1]
-                    else:
-                        remap[binding.var] = self.builder.emit(value, str(binding.var.name))
-                outputs = self.builder.emit_output(with_variables(self.main.body.body, remap))
-            self.builder.emit_func_output(outputs)
-        return relax.transform.DeadCodeElimination(["main"])(self.builder.finalize())
+    def write(self, binding: Any) -> None:
+        """See :class:`MainRewriter`."""
+        value = with_variables(binding.value, self.remap)
+        if self.waiting is not None:
+            call, whole = self.waiting
+            value = self._joined(call, whole, value)
+            self.waiting = None
+        if self._goes_on(binding, self.follower.get(binding.var)):
+            self.waiting = (value, relax.Var(str(binding.var.name), binding.var.ty))
+            self.remap[binding.var] = self.waiting[1]
+        else:
+            self.remap[binding.var] = self.builder.emit(value, str(binding.var.name))
 
     def _goes_on(self, binding: Any, follower: Any) -> bool:
         """Whether the next binding writes another part of the same tensor, in the same kernel."""
@@ -162,5 +155,8 @@ def _renamed(kernel: PrimFunc, place: int, buffer: Any) -> PrimFunc:
     old = kernel.params[place]
     if old.same_as(buffer):
         return kernel
-    shape = tuple(ints(old.ty.shape))
-    return relocated(kernel, place, shape, [Step(shape, shape, 0, 0)], buffer)
+    body = in_buffer(kernel.body, old, buffer)
+    if body is None:
+        raise BuildError(f"a kernel takes the address of {old.name}: it cannot be joined")
+    params = [buffer if n == place else p for n, p in enumerate(kernel.params)]
+    return PrimFunc(params, body, kernel.ret_type, attrs=kernel.attrs)

@@ -17,13 +17,14 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
-from tvm.ir.expr import TensorLoad, TensorRegion
+from tvm.ir.expr import TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import IntImm, PrimFunc
 
 from tvmfuse.errors import BuildError
-from tvmfuse.passes.relax_tools import bindings, count_uses, ints, mentions, with_variables
-from tvmfuse.passes.relocate import READS, reads_of
+from tvmfuse.passes.relax_tools import count_uses, ints, mentions, with_variables
+from tvmfuse.passes.relocate import READS, in_buffer, reads_of
+from tvmfuse.passes.rewriter import MainRewriter
 
 OVERWRITES = "tvmfuse.overwrites"  # on a kernel that reads its last parameter before it writes it
 _CALL = "relax.call_tir"
@@ -49,30 +50,22 @@ def overwrite(mod: tvm.IRModule, pairs: Iterable[Any]) -> tvm.IRModule:
     return _Rewriter(mod, wanted).run() if wanted else mod
 
 
-class _Rewriter:
-    """Walks over ``main`` once and writes it anew."""
+class _Rewriter(MainRewriter):
+    """Gives fewer results memory of their own."""
 
     def __init__(self, mod: tvm.IRModule, wanted: dict[str, str]) -> None:
-        self.mod, self.main, self.wanted = mod, mod["main"], wanted
-        functions = {gv: f for gv, f in mod.functions_items() if gv.name_hint != "main"}
-        self.builder = relax.BlockBuilder(tvm.IRModule(functions))
+        super().__init__(mod)
+        self.wanted = wanted
         self.made: dict[tuple[str, int], Any] = {}
         self.left = count_uses(self.main)
         self.base: dict[relax.Var, relax.Var] = {}  # of a view
 
-    def run(self) -> tvm.IRModule:
-        """The module with fewer results of their own."""
-        remap: dict[Any, Any] = {p: relax.Var(p.name, p.ty) for p in self.main.params}
-        with self.builder.function("main", list(remap.values())):
-            with self.builder.dataflow():
-                for binding in bindings(self.main):
-                    self._count(binding)
-                    over = self._over(binding)
-                    value = with_variables(binding.value if over is None else over, remap)
-                    remap[binding.var] = self.builder.emit(value, str(binding.var.name))
-                outputs = self.builder.emit_output(with_variables(self.main.body.body, remap))
-            self.builder.emit_func_output(outputs)
-        return relax.transform.DeadCodeElimination(["main"])(self.builder.finalize())
+    def write(self, binding: Any) -> None:
+        """See :class:`MainRewriter`."""
+        self._count(binding)
+        over = self._over(binding)
+        value = with_variables(binding.value if over is None else over, self.remap)
+        self.remap[binding.var] = self.builder.emit(value, str(binding.var.name))
 
     def _count(self, binding: Any) -> None:
         """Take the reads of one binding off those that are still to come; remember views."""
@@ -144,16 +137,8 @@ def written_over(kernel: PrimFunc, place: int) -> PrimFunc | None:
     if not _alike(operand, result) or not _in_one_place(kernel.body, operand, result):
         return None
 
-    def load(node: Any) -> Any:
-        mine = node.source.same_as(operand)
-        return tirx.BufferLoad(result, list(node.indices)) if mine else node
-
-    def region(node: Any) -> Any:
-        mine = node.source.same_as(operand)
-        return tirx.BufferRegion(result, list(node.region)) if mine else node
-
-    body = tvm_ffi.structural_map(kernel.body, [(TensorLoad, load), (TensorRegion, region)])
-    if mentions(body, operand):
+    body = in_buffer(kernel.body, operand, result)
+    if body is None:
         return None
     rest = [*given[:place], *given[place + 1 :]]
     over = PrimFunc([*rest, result], body, kernel.ret_type, attrs=kernel.attrs)

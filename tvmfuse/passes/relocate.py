@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,6 @@ def relocated(
     place: int,
     shape: tuple[int, ...],
     steps: Sequence[Step],
-    big: Any = None,
 ) -> PrimFunc:
     """The kernel with one of its tensors inside a larger one.
 
@@ -99,8 +98,6 @@ def relocated(
         Of the larger tensor.
     steps
         From the parameter to the larger tensor.
-    big
-        The larger tensor as a parameter; a new one when left out.
 
     Raises
     ------
@@ -111,8 +108,7 @@ def relocated(
     own = ints(old.ty.shape)
     if not steps or own != steps[0].own or not _fits(steps, shape):
         raise BuildError(f"a tensor of shape {own} is no part of one of {shape}")
-    if big is None:
-        big = tirx.decl_buffer(shape, str(old.ty.dtype), name=str(old.name))
+    big = tirx.decl_buffer(shape, str(old.ty.dtype), name=str(old.name))
 
     def at(indices: Any) -> list[Any]:
         found = list(indices)
@@ -120,28 +116,53 @@ def relocated(
             found = step.at(found)
         return found
 
-    def store(node: Any) -> Any:
-        mine = node.buffer.same_as(old)
-        return tirx.BufferStore(big, node.value, at(node.indices)) if mine else node
-
-    def load(node: Any) -> Any:
-        return tirx.BufferLoad(big, at(node.indices)) if node.source.same_as(old) else node
-
-    def region(node: Any) -> Any:
-        if not node.source.same_as(old):
-            return node
-        ranges = list(node.region)
+    def region(ranges: Any) -> list[Any]:
+        found = list(ranges)
         for step in steps:
-            ranges = step.region(ranges)
-        return tirx.BufferRegion(big, ranges)
+            found = step.region(found)
+        return found
 
-    body = tvm_ffi.structural_map(
-        kernel.body, [(tirx.BufferStore, store), (TensorLoad, load), (TensorRegion, region)]
-    )
-    if mentions(body, old):
+    body = in_buffer(kernel.body, old, big, at, region)
+    if body is None:
         raise BuildError(f"a kernel takes the address of {old.name}: it cannot be moved")
     params = [big if n == place else p for n, p in enumerate(kernel.params)]
     return PrimFunc(params, body, kernel.ret_type, attrs=kernel.attrs)
+
+
+def in_buffer(
+    body: Any,
+    old: Any,
+    new: Any,
+    at: Callable[[Any], list[Any]] = list,
+    region: Callable[[Any], list[Any]] = list,
+) -> Any:
+    """A statement that reads and writes ``new`` where it did ``old``; None if it takes an address.
+
+    Parameters
+    ----------
+    body
+        The statement.
+    old, new
+        Buffers.
+    at, region
+        From indices and ranges of ``old`` to those of ``new``; the same when left out.
+    """
+
+    def store(node: Any) -> Any:
+        mine = node.buffer.same_as(old)
+        return tirx.BufferStore(new, node.value, at(node.indices)) if mine else node
+
+    def load(node: Any) -> Any:
+        return tirx.BufferLoad(new, at(node.indices)) if node.source.same_as(old) else node
+
+    def touched(node: Any) -> Any:
+        mine = node.source.same_as(old)
+        return tirx.BufferRegion(new, region(node.region)) if mine else node
+
+    moved = tvm_ffi.structural_map(
+        body, [(tirx.BufferStore, store), (TensorLoad, load), (TensorRegion, touched)]
+    )
+    return None if mentions(moved, old) else moved
 
 
 def _fits(steps: Sequence[Step], shape: tuple[int, ...]) -> bool:

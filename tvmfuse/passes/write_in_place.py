@@ -18,6 +18,7 @@ from tvm import relax
 
 from tvmfuse.passes.relax_tools import bindings, ints, op_name, shape_of, with_variables
 from tvmfuse.passes.relocate import Step, reading, relocated
+from tvmfuse.passes.rewriter import MainRewriter
 
 
 def write_in_place(mod: tvm.IRModule, places: Iterable[Any]) -> tvm.IRModule:
@@ -107,44 +108,34 @@ class _Layout:
         return tuple(found)
 
 
-class _Rewriter:
-    """Walks over ``main`` once and writes it anew."""
+class _Rewriter(MainRewriter):
+    """Leaves the concatenations out."""
 
     def __init__(self, mod: tvm.IRModule, places: Sequence[Any]) -> None:
-        self.mod, self.main = mod, mod["main"]
-        functions = {gv: f for gv, f in mod.functions_items() if gv.name_hint != "main"}
-        self.builder = relax.BlockBuilder(tvm.IRModule(functions))
+        super().__init__(mod)
         self.layout = _Layout(self.main, places)
         self.moved: dict[Any, Any] = {}
         self.written: dict[str, Any] = {}  # of each root, its memory so far
         self.left = dict(self.layout.leaves)
 
-    def run(self) -> tvm.IRModule:
-        """The module without the concatenations."""
-        layout = self.layout
-        remap: dict[Any, Any] = {p: relax.Var(p.name, p.ty) for p in self.main.params}
-        with self.builder.function("main", list(remap.values())):
-            with self.builder.dataflow():
-                for binding in bindings(self.main):
-                    name = str(binding.var.name)
-                    if name in layout.views or name in layout.staying:
-                        continue
-                    if name in layout.concats:
-                        remap[binding.var] = self.written[layout.root(name)]
-                        continue
-                    value = self._read(binding.value, remap)
-                    if layout.is_part(name):
-                        remap[binding.var] = self._write(name, value)
-                    else:
-                        remap[binding.var] = self.builder.emit(value, name)
-                outputs = self.builder.emit_output(with_variables(self.main.body.body, remap))
-            self.builder.emit_func_output(outputs)
-        return relax.transform.DeadCodeElimination(["main"])(self.builder.finalize())
+    def write(self, binding: Any) -> None:
+        """See :class:`MainRewriter`."""
+        layout, name = self.layout, str(binding.var.name)
+        if name in layout.views or name in layout.staying:
+            return
+        if name in layout.concats:
+            self.remap[binding.var] = self.written[layout.root(name)]
+            return
+        value = self._read(binding.value)
+        if layout.is_part(name):
+            self.remap[binding.var] = self._write(name, value)
+        else:
+            self.remap[binding.var] = self.builder.emit(value, name)
 
-    def _read(self, value: Any, remap: dict[Any, Any]) -> Any:
+    def _read(self, value: Any) -> Any:
         """A value of ``main`` that reads parts where they lie."""
         if op_name(value) != "relax.call_tir":
-            return with_variables(value, remap)
+            return with_variables(value, self.remap)
         kernel, arguments = value.args[0], list(value.args[1].fields)
         for place, argument in enumerate(arguments):
             part = str(argument.name) if isinstance(argument, relax.Var) else ""
@@ -152,7 +143,7 @@ class _Rewriter:
                 kernel = self._kernel(kernel, place, part, reads=True)
                 arguments[place] = self.written[self.layout.root(part)]
             else:
-                arguments[place] = with_variables(argument, remap)
+                arguments[place] = with_variables(argument, self.remap)
         return relax.call_tir(kernel, arguments, out_ty=value.ty)
 
     def _write(self, name: str, call: relax.Call) -> relax.Var:
