@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 CATEGORIES = ("vertical", "horizontal", "diagonal", "compound")
@@ -94,6 +95,13 @@ class InPlace:
     def unwritten(self) -> tuple[str, ...]:
         """All groups that have no kernel."""
         return (self.name, *self.flattened, *(name for name, _ in self.staying))
+
+
+def home_of(homes: Mapping[str, str], name: str) -> str:
+    """The result in which one lies at last; ``homes`` names the next one of each that does."""
+    while name in homes:
+        name = homes[name]
+    return name
 
 
 @dataclass(frozen=True)

@@ -162,32 +162,30 @@ def is_kernel(value: Any) -> bool:
 
 def permutation(func: PrimFunc) -> tuple[int, ...]:
     """Axes of a transpose as ``permute_dims`` names them; empty for another kernel."""
-    sch = new_schedule(func)
-    found = blocks(sch)
-    if len(found) != 1 or set(found[0].kinds) != {"S"}:
-        return ()
-    stmt = sch.get(found[0].rv)
-    if len(stmt.reads) != 1:
-        return ()
-    read = [r.min for r in stmt.reads[0].region]
-    axes = [[i for i, index in enumerate(read) if index.same_as(v.var)] for v in stmt.iter_vars]
-    if len(read) != len(axes) or any(len(a) != 1 for a in axes):
-        return ()
-    return tuple(a[0] for a in axes)
+    axes, read = _move(func)
+    found = [[i for i, index in enumerate(read) if index.same_as(axis)] for axis in axes]
+    return () if any(len(places) != 1 for places in found) else tuple(p[0] for p in found)
 
 
 def _slice_begin(func: PrimFunc) -> tuple[int, ...]:
     """Where a slice without steps begins along each axis; empty for another kernel."""
+    begins = [_begin(index, axis) for axis, index in zip(*_move(func), strict=True)]
+    return () if None in begins else tuple(b for b in begins if b is not None)
+
+
+def _move(func: PrimFunc) -> tuple[list[Any], list[Any]]:
+    """Axes of a result, and the indices at which its element is read of one tensor.
+
+    Both are empty unless the kernel is one block without sums, and they are equally many.
+    """
     sch = new_schedule(func)
     found = blocks(sch)
-    stmt = sch.get(found[0].rv) if len(found) == 1 else None
-    if stmt is None or set(found[0].kinds) != {"S"} or len(stmt.reads) != 1:
-        return ()
-    read = [r.min for r in stmt.reads[0].region]
-    if len(read) != len(stmt.iter_vars):
-        return ()
-    begins = [_begin(i, v.var) for i, v in zip(read, stmt.iter_vars, strict=True)]
-    return () if None in begins else tuple(b for b in begins if b is not None)
+    if len(found) != 1 or set(found[0].kinds) != {"S"}:
+        return [], []
+    stmt = sch.get(found[0].rv)
+    if len(stmt.reads) != 1 or len(stmt.reads[0].region) != len(stmt.iter_vars):
+        return [], []
+    return [v.var for v in stmt.iter_vars], [r.min for r in stmt.reads[0].region]
 
 
 def _begin(index: Any, axis: Any) -> int | None:

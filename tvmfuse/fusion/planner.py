@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tvmfuse.errors import BuildError
 from tvmfuse.fusion.feasibility import MatrixRow, assess
-from tvmfuse.fusion.group import Beside, Group, InPlace, Overwritten, Refusal
+from tvmfuse.fusion.group import Beside, Group, InPlace, Overwritten, Refusal, home_of
 from tvmfuse.fusion.grow import Grower
 from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.plan import Plan
@@ -93,9 +93,7 @@ def _crowded(graph: KernelGraph, in_place: tuple[InPlace, ...]) -> set[str]:
     found = set(home)
     for part in home:
         if len(graph.users.get(part, ())) > 1:
-            while part in home:
-                part = home[part]
-            found.add(part)
+            found.add(home_of(home, part))
     return found
 
 

@@ -18,10 +18,11 @@ from tvmfuse.graph import dtype_of, shape_of
 if TYPE_CHECKING:  # it needs this package's words for anchors
     from tvmfuse.fusion.kernels import KernelGraph
 
-_Base = tuple[str, tuple[tuple[str, int], ...]]
-_NONE: _Base = ("", ())
+CONCAT = "concat"
+Base = tuple[str, tuple[tuple[str, int], ...]]  # its name, and its slices that need no kernel
+NO_BASE: Base = ("", ())
 # Their kernels are written with strides of their own instead of being scheduled.
-_WRITTEN = frozenset(("attention", "matmul"))
+WRITTEN = frozenset(("attention", "matmul"))
 
 
 def base_of(
@@ -30,7 +31,7 @@ def base_of(
     owner: Mapping[str, str],
     name: str,
     axis: int,
-) -> _Base:
+) -> Base:
     """The tensor whose place a concatenation can take, and its slices that need no kernel.
 
     Parameters
@@ -67,7 +68,7 @@ def base_of(
         or any(part not in groups for part in rest)
         or not _lasts(graph, groups, base, name)
     ):
-        return _NONE
+        return NO_BASE
     readers: list[str] = []
     for user in graph.users[base]:
         if user in staying:
@@ -81,7 +82,7 @@ def base_of(
     order = {last: number for number, last in enumerate(groups)}
     first = min((order[part] for part in rest), default=-1)
     if any(u not in owner or order[owner[u]] >= first for u in readers):
-        return _NONE
+        return NO_BASE
     return base, tuple(staying.items())
 
 
@@ -106,7 +107,7 @@ def _source(
 def _reads_in_place(groups: Mapping[str, Group], owner: Mapping[str, str], user: str) -> bool:
     """Whether a kernel can read a slice where that lies."""
     group = groups.get(owner.get(user, ""))
-    return group is not None and not _WRITTEN & set(group.ops) and "concat" not in group.ops
+    return group is not None and _is_scheduled(group)
 
 
 def _lasts(graph: KernelGraph, groups: Mapping[str, Group], base: str, name: str) -> bool:
@@ -115,4 +116,9 @@ def _lasts(graph: KernelGraph, groups: Mapping[str, Group], base: str, name: str
     if group is None or base in graph.outputs:
         return False
     alike = graph.nodes[base].shape == node.shape and dtype_of(graph.nodes[base].var) == node.dtype
-    return alike and not _WRITTEN & set(group.ops) and "concat" not in group.ops
+    return alike and _is_scheduled(group)
+
+
+def _is_scheduled(group: Group) -> bool:
+    """Whether its kernel is made by a schedule, behind which its tensors can be moved."""
+    return not WRITTEN & set(group.ops) and CONCAT not in group.ops

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tvm import relax
 
-from tvmfuse.fusion.group import Group, InPlace, Refusal
-from tvmfuse.fusion.rules.base import base_of
+from tvmfuse.fusion.group import Group, InPlace, Refusal, home_of
+from tvmfuse.fusion.rules.base import CONCAT, NO_BASE, WRITTEN, Base, base_of
 from tvmfuse.fusion.rules.overwrite import Overwrite
 from tvmfuse.fusion.rules.together import Together
 from tvmfuse.graph import shape_of
@@ -26,10 +26,6 @@ if TYPE_CHECKING:  # it needs this package's words for anchors
 
 CONCAT_IN_PLACE = "concat(f(x), g(y), …) without a copy"
 
-_CONCAT = "concat"
-# Their kernels are written with strides of their own instead of being scheduled.
-_WRITTEN = frozenset(("attention", "matmul"))
-
 
 @dataclass(frozen=True)
 class _Found:
@@ -39,11 +35,15 @@ class _Found:
     groups: Mapping[str, Group]
     owner: Mapping[str, str]  # of each operator, the group
     taken: dict[str, InPlace]
-    over: dict[str, tuple[str, tuple[tuple[str, int], ...]]]  # what each lies over, what stays
 
     def placed(self) -> set[str]:
         """Everything that lies in a concatenation already."""
         return {name for place in self.taken.values() for name in place.inside}
+
+    def base(self, name: str, axis: int) -> Base:
+        """What a concatenation can take the place of, unless that lies in another one."""
+        found = base_of(self.graph, self.groups, self.owner, name, axis)
+        return found if found[0] not in self.placed() else NO_BASE
 
 
 class ConcatInPlace:
@@ -67,17 +67,19 @@ class ConcatInPlace:
         """
         groups = tuple(groups)
         owner = {m: g.members[-1] for g in groups for m in g.members}
-        found = _Found(graph, {g.members[-1]: g for g in groups}, owner, {}, {})
+        found = _Found(graph, {g.members[-1]: g for g in groups}, owner, {})
         refused = []
         for name, group in found.groups.items():
-            if _CONCAT not in group.ops:
-                continue
-            verdict = _check(found, name, group)
-            if not verdict:
-                refused.append(Refusal(CONCAT_IN_PLACE, verdict.reason, verdict.culprit))
+            if CONCAT not in group.ops:
                 continue
             axis = _axis(graph, name)
-            assert axis is not None  # the check has seen it
+            verdict = _check_form(graph, name, group, axis)
+            if verdict and axis is not None:
+                base = found.base(name, axis)
+                verdict = _check_parts(found, name, axis, base)
+            if not verdict or axis is None:
+                refused.append(Refusal(CONCAT_IN_PLACE, verdict.reason, verdict.culprit))
+                continue
             parts: list[str] = []
             flattened: list[str] = []
             for operand in graph.nodes[name].operands:
@@ -89,28 +91,28 @@ class ConcatInPlace:
                 parts += inner.parts
                 flattened += [part, *inner.flattened]
                 del found.taken[part]
-            base, staying = found.over.get(name, ("", ()))
-            found.taken[name] = InPlace(name, tuple(parts), axis, tuple(flattened), base, staying)
+            found.taken[name] = InPlace(name, tuple(parts), axis, tuple(flattened), *base)
         return tuple(found.taken.values()), tuple(refused)
 
 
-def _check(found: _Found, name: str, group: Group) -> Verdict:
+def _check_form(graph: KernelGraph, name: str, group: Group, axis: int | None) -> Verdict:
     if len(group.ops) > 1:
         return no("its kernel computes more than the concatenation", name)
-    node, axis = found.graph.nodes[name], _axis(found.graph, name)
+    node = graph.nodes[name]
     if axis is None or len(node.operands) < 2:
         return no("it does not put at least two tensors beside each other", name)
     fixed = next((o for o in node.operands if not isinstance(o, relax.Var)), None)
     if fixed is not None:
         return no("a part is an input, a constant or a view: no kernel writes it", name)
-    if len({_behind(found.graph, o) for o in node.operands}) < len(node.operands):
+    if len({_behind(graph, o) for o in node.operands}) < len(node.operands):
         return no("it holds one tensor twice", name)
-    base, staying = base_of(found.graph, found.groups, found.owner, name, axis)
-    if base and base not in found.placed():
-        found.over[name] = base, staying
-    stay = dict(found.over.get(name, ("", ()))[1])
-    for operand in node.operands:
-        if str(operand.name) in stay:
+    return YES
+
+
+def _check_parts(found: _Found, name: str, axis: int, base: Base) -> Verdict:
+    staying = dict(base[1])
+    for operand in found.graph.nodes[name].operands:
+        if str(operand.name) in staying:
             continue
         verdict = _check_part(found, operand, name, axis)
         if not verdict:
@@ -141,11 +143,11 @@ def _check_part(found: _Found, operand: relax.Var, concat: str, axis: int) -> Ve
         return no("a part lies in another concatenation", part)
     reader = concat if part == str(operand.name) else str(operand.name)
     others = [u for u in graph.users.get(part, ()) if u != reader]
-    if _CONCAT in group.ops:
+    if CONCAT in group.ops:
         if part not in found.taken:
             return no("a part is copied", part)
         return YES if not others else no("a part is read elsewhere as well", part)
-    if _WRITTEN & set(group.ops):
+    if WRITTEN & set(group.ops):
         return no("the kernel of a part is written with strides of its own", part)
     for user in others:
         verdict = _check_reader(found, user)
@@ -159,7 +161,7 @@ def _check_reader(found: _Found, user: str) -> Verdict:
     group = found.groups.get(found.owner.get(user, ""))
     if group is None:
         return no("a part is read elsewhere as well, by no kernel", user)
-    if _WRITTEN & set(group.ops):
+    if WRITTEN & set(group.ops):
         return no("a part is read elsewhere as well, with strides of its own", user)
     return YES
 
@@ -191,24 +193,19 @@ def peak_bytes(graph: KernelGraph, owner: Mapping[str, str], homes: Mapping[str,
     homes
         What lies in another result, and in which.
     """
-
-    def home(name: str) -> str:
-        while name in homes:
-            name = homes[name]
-        return name
-
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     base: dict[str, str] = {}  # of a view
     for place, node in enumerate(graph.nodes.values()):
         reads = [base.get(read, read) for read in graph.reads(node)]
         for read in reads:
-            last[home(read)] = place
+            last[home_of(homes, read)] = place
         if node.name not in graph.kernels:
             base[node.name] = reads[0] if reads else node.name
         elif owner[node.name] == node.name:
-            first.setdefault(home(node.name), place)
-            last[home(node.name)] = place
+            home = home_of(homes, node.name)
+            first.setdefault(home, place)
+            last[home] = place
     change = [0] * (len(graph.nodes) + 1)
     for name, place in first.items():
         change[place] += graph.nodes[name].bytes

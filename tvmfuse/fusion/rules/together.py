@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tvmfuse.fusion.group import Beside, Group, InPlace, Refusal
+from tvmfuse.fusion.group import Beside, Group, InPlace, Refusal, home_of
 from tvmfuse.verdict import YES, Verdict, no
 
 if TYPE_CHECKING:  # it needs this package's words for anchors
@@ -42,7 +42,7 @@ class Together:
         refused, before = [], ""
         for group in (g for g in groups if g.members[-1] not in names):
             part = group.members[-1]
-            root = _root(inside, part) if part in inside else ""
+            root = home_of(inside, part) if part in inside else ""
             neighbours = bool(root) and root == before
             verdict = _check(graph, group, runs[-1] if neighbours else [])
             if neighbours and verdict:
@@ -54,13 +54,6 @@ class Together:
             before = root
         several = (tuple(g.members[-1] for g in run) for run in runs if len(run) > 1)
         return tuple(Beside(parts) for parts in several), tuple(refused)
-
-
-def _root(inside: dict[str, str], name: str) -> str:
-    """The tensor in which a part lies at last."""
-    while name in inside:
-        name = inside[name]
-    return name
 
 
 def _check(graph: KernelGraph, group: Group, run: list[Group]) -> Verdict:
