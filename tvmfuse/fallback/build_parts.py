@@ -34,6 +34,7 @@ from tvmfuse.run import REPORT, Clock, Run
 from tvmfuse.runtime.manifest import MANIFEST, FileSeal, sha256_of
 from tvmfuse.runtime.write import install_artifact
 from tvmfuse.verify import load_metric
+from tvmfuse.verify.compare import copies
 
 Values = dict[str, Any]
 
@@ -104,7 +105,7 @@ class BuildParts:
             inputs = tuple(values[name] for name in step.inputs)
             parts.append(self._part(path, step, inputs, staged))
             with torch.no_grad():
-                results = step.module(*_copied(inputs))
+                results = step.module(*copies(inputs))
             values.update(zip(step.outputs, results, strict=True))
         return tuple(parts)
 
@@ -186,9 +187,9 @@ class BuildParts:
         try:
             with torch.no_grad():
                 for _ in range(_ROUNDS):
-                    timed("eager", self.loaded.module, _copied(examples))
-                    timed("whole", whole, _copied(examples))
-                    model.run(_flat(_copied(examples)), timed)
+                    timed("eager", self.loaded.module, copies(examples))
+                    timed("whole", whole, copies(examples))
+                    model.run(_flat(copies(examples)), timed)
         finally:
             torch.set_num_threads(before)
         return {name: statistics.median(times[1:]) for name, times in spent.items()}
@@ -288,9 +289,3 @@ def _free(segment: Segment) -> Any:
 def _flat(inputs: Any) -> list[torch.Tensor]:
     leaves = torch.utils._pytree.tree_leaves(inputs)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
-def _copied(inputs: Any) -> Any:
-    return torch.utils._pytree.tree_map(
-        lambda v: v.clone() if isinstance(v, torch.Tensor) else v, tuple(inputs)
-    )

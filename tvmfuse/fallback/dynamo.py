@@ -23,6 +23,7 @@ from tvmfuse.hardware import Hardware
 from tvmfuse.report.progress import Progress
 from tvmfuse.run import Clock
 from tvmfuse.verify import compare
+from tvmfuse.verify.compare import copies
 
 
 class BrokenModel:
@@ -128,7 +129,7 @@ def compile_broken(
     model = BrokenModel(module, loaded.name, hardware, options, progress, clock, folder)
     results = []
     for call in (model, module):
-        given = _copied(args), _copied(kwargs)
+        given = copies(args), copies(kwargs)
         results.append(_leaves(call(*given[0], **given[1])))
     if not any("kernels" in graph for graph in model.graphs):
         reasons = "; ".join(dict.fromkeys(str(g.get("why")) for g in model.graphs)) or "no graph"
@@ -146,9 +147,3 @@ def _leaves(value: Any) -> list[torch.Tensor]:
     return [
         v.detach() for v in torch.utils._pytree.tree_leaves(value) if isinstance(v, torch.Tensor)
     ]
-
-
-def _copied(inputs: Any) -> Any:
-    return torch.utils._pytree.tree_map(
-        lambda v: v.clone() if isinstance(v, torch.Tensor) else v, inputs
-    )

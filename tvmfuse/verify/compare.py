@@ -156,7 +156,7 @@ def _rms(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.double() - other.double()).square().mean().sqrt()) if one.numel() else 0.0
 
 
-def copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def copies(inputs: Any) -> Any:
     """Clone the tensors, so that nobody's in-place change reaches the next run."""
     return pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, inputs)
 
