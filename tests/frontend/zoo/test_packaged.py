@@ -130,9 +130,10 @@ def test_the_real_ones_where_they_are_installed(name):
     try:
         metadata.distribution(packaged.MODELS[name].package)
     except metadata.PackageNotFoundError:
-        pytest.skip(f"{packaged.MODELS[name].package} is not installed")
+        row = packaged.MODELS[name]
+        pytest.skip(f"the weights are in {row.package}=={row.version}, which is no dependency")
     if name == "efficientnet-lite0" and not importlib.util.find_spec("efficientnet_lite_pytorch"):
-        pytest.skip("efficientnet-lite-pytorch is not installed")
+        pytest.skip("the network is in efficientnet-lite-pytorch, which is no dependency")
     loaded = load_model(name)
     with torch.no_grad():
         assert torch.utils._pytree.tree_leaves(loaded.module(*loaded.example_inputs))
