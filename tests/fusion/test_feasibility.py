@@ -13,8 +13,7 @@ from tvmfuse.fusion.kernels import KernelGraph
 from tvmfuse.fusion.planner import make_plan
 from tvmfuse.fusion.rules.vertical import VERTICAL
 from tvmfuse.hardware import resolve_target
-from tvmfuse.hardware.gpu_limits import gpu_limits
-from tvmfuse.hardware.limits import limits_of
+from tvmfuse.hardware.limits import gpu_limits, limits_of
 from tvmfuse.passes.pipeline import lower
 
 HARDWARE = resolve_target("llvm:haswell", 2)

@@ -4,8 +4,8 @@ import pytest
 
 from tvmfuse.errors import UnknownNameError
 from tvmfuse.hardware import cpu_names, resolve_target
-from tvmfuse.hardware.gpu_limits import GPUS, gpu_limits
-from tvmfuse.hardware.limits import limits_of
+from tvmfuse.hardware.gpus import GPUS
+from tvmfuse.hardware.limits import gpu_limits, limits_of
 
 
 def test_a_named_cpu():

@@ -24,8 +24,7 @@ from tvmfuse.fusion.merging import Merges
 from tvmfuse.fusion.plan import Plan
 from tvmfuse.graph import Graph, Operator, operators
 from tvmfuse.hardware import Hardware, resolve_target
-from tvmfuse.hardware.gpu_limits import gpu_limits
-from tvmfuse.hardware.limits import Limits, limits_of
+from tvmfuse.hardware.limits import Limits, gpu_limits, limits_of
 from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.pipeline import lowering
 from tvmfuse.run import open_log, rules_of, source_of

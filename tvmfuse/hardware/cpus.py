@@ -141,6 +141,10 @@ CPU_MODELS = (
     _arm("neoverse-v1", "sve i8mm bf16", _V1, (64, 1024, 32)),
     _arm("neoverse-n1", "asimd asimddp asimdhp atomics", _N1, (64, 1024, 32)),
     _arm("cortex-a72", "asimd crc32", _flags("asimd crc32 aes sha2"), (32, 1024, 0)),
+    # Hosts of Jetson boards, named only: their flags select one of the others.
+    _arm("cortex-a78ae", "asimd asimddp asimdhp atomics", _N1, (64, 256, 4)),
+    _arm("carmel", "asimd asimdhp atomics asimdrdm", _N1 - {"asimddp"}, (64, 2048, 4)),
+    _arm("cortex-a57", "asimd crc32", _flags("asimd crc32 aes sha2"), (32, 2048, 0)),
     _arm("generic", "asimd", _flags("asimd"), (32, 512, 0)),
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tvmfuse.hardware.gpus import Gpu, gpu_of
 from tvmfuse.hardware.record import Hardware
 
 # fp32 operations a cycle and core: FMA pipes x lanes x 2.
@@ -44,6 +45,16 @@ CPU_SOURCES = {
     "cache": "L2 per core as the kernel reports it, or the vendor's for a named CPU",
     "registers": "number of vector registers of the instruction set",
     "launch": "calls of the virtual machine take 1 to 3 us; taken as 2",
+}
+
+_CACHE_FACTOR = 3.0  # L2 of a GPU against its DRAM
+_GPU_ACCUMULATORS = 64  # of the 255 registers of a thread
+
+GPU_SOURCES = {
+    "cache_speed": "assumed three times DRAM; not measured",
+    "cache": "L2 of the device",
+    "shared": "opt-in limit of a block",
+    "registers": "CUDA programming guide: at most 255 a thread",
 }
 
 
@@ -97,7 +108,9 @@ class Limits:
 
 
 def limits_of(hardware: Hardware) -> Limits:
-    """Limits of a CPU record."""
+    """Limits of the device that ``hardware`` describes."""
+    if hardware.gpu is not None:
+        return limits_of_gpu(hardware.gpu)
     mcpu = str(hardware.target_json.get("mcpu", "generic"))
     per_second = _FP32_PER_CYCLE.get(mcpu, 8) * _CLOCK_HZ * hardware.cores
     found = {
@@ -118,3 +131,25 @@ def limits_of(hardware: Hardware) -> Limits:
         launch_s=_LAUNCH_S,
         sources=CPU_SOURCES,
     )
+
+
+def limits_of_gpu(gpu: Gpu) -> Limits:
+    """Limits of a GPU."""
+    return Limits(
+        name=gpu.name,
+        peak_flops=dict(gpu.peak_flops),
+        instructions=gpu.instructions(),
+        dram_bytes_per_s=gpu.dram_bytes_per_s,
+        cache_bytes_per_s=gpu.dram_bytes_per_s * _CACHE_FACTOR,
+        cache_bytes=gpu.l2_bytes,
+        tile_bytes=gpu.shared_optin_bytes,
+        registers=gpu.max_registers_per_thread,
+        accumulators=_GPU_ACCUMULATORS,
+        launch_s=gpu.launch_s,
+        sources={**gpu.sources, **GPU_SOURCES},
+    )
+
+
+def gpu_limits(name: str) -> Limits:
+    """Limits of a GPU by name; raises UnknownNameError."""
+    return limits_of_gpu(gpu_of(name))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvmfuse.hardware.gpus import Gpu
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -30,6 +32,8 @@ class Hardware:
         How many vector registers there are.
     l1d_bytes, l2_bytes, l3_bytes
         Cache sizes; L1 and L2 per core, L3 shared.
+    gpu
+        The device, of kind ``"cuda"``; the fields about a CPU then describe its host.
     """
 
     name: str
@@ -43,11 +47,14 @@ class Hardware:
     l1d_bytes: int
     l2_bytes: int
     l3_bytes: int
+    gpu: Gpu | None = None
 
     def __post_init__(self) -> None:
         for field in ("cores", "vector_bytes", "vector_registers", "l1d_bytes", "l2_bytes"):
             if getattr(self, field) < 1:
                 raise ValueError(f"Hardware.{field} must be positive, got {getattr(self, field)}")
+        if (self.kind == "cuda") != (self.gpu is not None):
+            raise ValueError(f"Hardware of kind {self.kind!r} with gpu={self.gpu!r}")
 
     def lanes(self, dtype_bytes: int = 4) -> int:
         """Elements of ``dtype_bytes`` each that one vector register holds."""
