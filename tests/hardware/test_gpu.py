@@ -21,9 +21,11 @@ def test_a_bad_driver_gives_a_reason(code, reason):
     assert reason in probe.reason
 
 
-def test_found_gpus_are_named():
-    code = 'print(\'{"gpus": ["NVIDIA T4 (sm_75)"], "reason": ""}\')'
-    assert probe_gpus(20, code).gpus == ("NVIDIA T4 (sm_75)",)
+def test_found_gpus_are_described():
+    said = '{"gpus": [{"name": "Tesla T4", "major": 7, "minor": 5, "sms": 40}], "reason": ""}'
+    (found,) = probe_gpus(20, f"print({said!r})").gpus
+    assert str(found) == "Tesla T4 (sm_75)"
+    assert found.figures == {"sms": 40}
 
 
 def test_the_real_probe_gives_gpus_or_a_reason():

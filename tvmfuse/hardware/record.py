@@ -34,6 +34,8 @@ class Hardware:
         Cache sizes; L1 and L2 per core, L3 shared.
     gpu
         The device, of kind ``"cuda"``; the fields about a CPU then describe its host.
+    assumed
+        Why a device was assumed that nobody named; empty otherwise.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Hardware:
     l2_bytes: int
     l3_bytes: int
     gpu: Gpu | None = None
+    assumed: str = ""
 
     def __post_init__(self) -> None:
         for field in ("cores", "vector_bytes", "vector_registers", "l1d_bytes", "l2_bytes"):

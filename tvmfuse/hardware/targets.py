@@ -14,25 +14,28 @@ from tvmfuse.hardware.cpus import (
     cpu_names,
     select_model,
 )
+from tvmfuse.hardware.cuda_targets import from_json, gpu_hardware, this_gpu
 from tvmfuse.hardware.detect import CpuInfo, detect_cpu, usable_cores
 from tvmfuse.hardware.gpu import probe_gpus
+from tvmfuse.hardware.gpus import gpu_names, gpu_of
 from tvmfuse.hardware.record import Hardware
 
-GPU_TARGETS = (
-    "cuda", "t4", "a100", "h100", "h200",
-    "jetson-nano", "jetson-tx2", "jetson-xavier", "jetson-orin", "jetson-orin-nano",
-)  # fmt: skip
+# Devices that were asked for and that this release cannot build for, with what is missing.
+_NOT_YET = {
+    "mi210": "gfx90a", "mi250": "gfx90a", "mi300": "gfx942", "mi300x": "gfx942",
+}  # fmt: skip
 _TRIPLES = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 _JSON_KEYS = ("kind", "mcpu", "mattr", "mtriple", "num-cores")
 _ACCEPTED = (
-    "'llvm' is this machine, 'llvm:CPU' another one; a JSON target is "
-    '{"kind": "llvm", "mcpu": "haswell", "num-cores": 4}.'
+    "'llvm' is this machine's CPU, 'llvm:CPU' another one, 'cuda' this machine's GPU; a JSON "
+    'target is {"kind": "llvm", "mcpu": "haswell", "num-cores": 4} or '
+    '{"kind": "cuda", "arch": "sm_86"}.'
 )
 
 
 def target_names() -> tuple[str, ...]:
     """Every name that ``--target`` takes in this release, besides JSON."""
-    return ("llvm", *(f"llvm:{name}" for name in cpu_names()))
+    return ("llvm", "cuda", *gpu_names(), *(f"llvm:{name}" for name in cpu_names()))
 
 
 def resolve_target(text: str, threads: int | None = None) -> Hardware:
@@ -41,10 +44,14 @@ def resolve_target(text: str, threads: int | None = None) -> Hardware:
     Parameters
     ----------
     text
-        ``"llvm"`` (this machine), ``"llvm:CPU"`` with LLVM's name of a CPU, or a JSON object
-        with ``kind``, ``mcpu`` and, if wanted, ``mattr``, ``mtriple``, ``num-cores``.
+        ``"llvm"`` (this machine), ``"llvm:CPU"`` with LLVM's name of a CPU, ``"cuda"`` (this
+        machine's GPU, or an assumed one: ``Hardware.assumed`` says so), the name of a GPU, or
+        a JSON object with ``kind``, ``mcpu`` and, if wanted, ``mattr``, ``mtriple``,
+        ``num-cores``; for ``"kind": "cuda"`` with ``arch`` and, if wanted, ``sms``,
+        ``l2_cache_size_bytes``, ``host``.
     threads
-        Threads a kernel may use; by default all CPUs this process may use.
+        Threads a kernel may use; by default all CPUs this process may use. For a GPU those of
+        its host.
 
     Raises
     ------
@@ -53,7 +60,7 @@ def resolve_target(text: str, threads: int | None = None) -> Hardware:
     OptionError
         For malformed JSON, or ``threads`` that this machine or the JSON contradicts.
     DeviceError
-        For a GPU, or when this machine's CPU cannot be read.
+        For a device that cannot be built for yet, or when this machine's CPU cannot be read.
     """
     text = text.strip()
     if threads is not None and threads < 1:
@@ -65,8 +72,12 @@ def resolve_target(text: str, threads: int | None = None) -> Hardware:
         return _this_machine(text, threads)
     if name.startswith("llvm:"):
         return _named_cpu(text, name.removeprefix("llvm:"), threads)
-    if name in GPU_TARGETS:
-        raise DeviceError(_no_gpu_message(name))
+    if name == "cuda":
+        return this_gpu(text, probe_gpus(), threads)
+    if name in gpu_names():
+        return gpu_hardware(text, gpu_of(name), threads)
+    if name in _NOT_YET:
+        raise DeviceError(_not_yet(name))
     raise UnknownNameError("target", text, target_names(), hint=_ACCEPTED)
 
 
@@ -108,9 +119,9 @@ def _from_json(text: str, threads: int | None) -> Hardware:
         raise OptionError(f"the target is not valid JSON: {error}; {_ACCEPTED}") from error
     kind = data.get("kind")
     if kind == "cuda":
-        raise DeviceError(_no_gpu_message("cuda"))
+        return from_json(text, data, threads)
     if kind != "llvm":
-        raise UnknownNameError("target kind", str(kind), ("llvm",))
+        raise UnknownNameError("target kind", str(kind), ("llvm", "cuda"))
     unknown = sorted(set(data) - set(_JSON_KEYS))
     if unknown:
         raise OptionError(
@@ -215,14 +226,10 @@ def _vectors(arch: str, features: frozenset[str]) -> tuple[int, int]:
     return (32, 16) if "avx2" in features else (16, 16)
 
 
-def _no_gpu_message(name: str) -> str:
-    coming = (
-        "This release builds CPU kernels only (--target llvm); CUDA kernels, cross-compiling "
-        "for a named GPU and measuring on a remote one (--measure rpc) are not in it yet."
+def _not_yet(name: str) -> str:
+    return (
+        f"no kernels can be built for {name!r} ({_NOT_YET[name]}) yet: there are no templates for "
+        "AMD's GPUs, TVM's wheel has no ROCm runtime to load an artifact with, and nothing here "
+        "could run or check one; NVIDIA's GPUs (--target cuda, t4, a100 …) and CPUs (--target "
+        "llvm) can be built for"
     )
-    if name != "cuda":
-        return f"no kernels can be built for {name!r}. {coming}"
-    probe = probe_gpus()
-    if probe.gpus:
-        return f"this machine has {', '.join(probe.gpus)}, but it cannot be used yet. {coming}"
-    return f"no GPU was found on this machine: {probe.reason}. {coming}"
