@@ -10,8 +10,10 @@ from tvm.tirx import PrimFunc
 from tvmfuse.hardware import Hardware
 from tvmfuse.schedules import base
 from tvmfuse.schedules.cpu import TEMPLATES as CPU_TEMPLATES
+from tvmfuse.schedules.cuda import TEMPLATES as CUDA_TEMPLATES
+from tvmfuse.schedules.cuda.binding import launches
 
-TEMPLATES = {"llvm": CPU_TEMPLATES}
+TEMPLATES = {"llvm": CPU_TEMPLATES, "cuda": CUDA_TEMPLATES}
 _LOG = logging.getLogger(__name__)
 
 
@@ -39,6 +41,11 @@ def _first(func: PrimFunc, hardware: Hardware, tunable: bool) -> tuple[list[Sche
             # The kernel has a form that this template cannot take; the next one may.
             _LOG.debug("%s does not take the kernel: %s", template.name, error)
             continue
+        if schedules and not tunable and hardware.gpu is not None:
+            fits = launches(schedules[0].mod["main"], hardware.gpu)
+            if not fits:
+                _LOG.debug("%s gives no kernel: %s", template.name, fits.reason)
+                continue
         if schedules:
             return schedules, template.name
     # The fallback takes every kernel, so only a kernel without a schedulable root gets here.

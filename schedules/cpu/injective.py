@@ -37,13 +37,13 @@ def _schedule_block(sch: Schedule, block: base.Block, hardware: Hardware) -> Non
         base.split_vector(sch, last, lanes, parallel=False)
         sch.parallel(sch.fuse(*outer))
         return
-    if _same_order(sch, block):
+    if same_order(sch, block):
         base.split_vector(sch, sch.fuse(*loops), base.vector_width(total, lanes), parallel=True)
         return
     sch.parallel(sch.fuse(*loops[: max(1, len(loops) - 1)]))
 
 
-def _same_order(sch: Schedule, block: base.Block) -> bool:
+def same_order(sch: Schedule, block: base.Block) -> bool:
     """Whether every access runs through its buffer in the order of the loops."""
     stmt = sch.get(block.rv)
     axes = [v.var for v in stmt.iter_vars]

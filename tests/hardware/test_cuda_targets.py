@@ -43,9 +43,11 @@ def test_cuda_without_a_gpu_is_an_assumed_one_and_says_so(monkeypatch):
 
 
 def test_an_unknown_device_has_its_drivers_figures():
-    figures = {"sms": 48, "l2_bytes": 1 << 22, "clock_khz": 1_500_000, "memory_clock_khz": 7_000_000,
-               "bus_bits": 256, "shared_optin_bytes": 65536, "shared_per_sm_bytes": 65536,
-               "registers_per_block": 65536, "threads_per_sm": 1024, "blocks_per_sm": 16}  # fmt: skip
+    figures = {
+        "sms": 48, "l2_bytes": 1 << 22, "clock_khz": 1_500_000, "memory_clock_khz": 7_000_000,
+        "bus_bits": 256, "shared_optin_bytes": 65536, "shared_per_sm_bytes": 65536,
+        "registers_per_block": 65536, "threads_per_sm": 1024, "blocks_per_sm": 16,
+    }  # fmt: skip
     gpu = record_of(FoundGpu("NVIDIA GeForce RTX 2080", 75, figures))
     assert gpu.name == "rtx-2080" and gpu.sms == 48 and gpu.arch == "sm_75"
     assert gpu.dram_bytes_per_s == 448e9

@@ -137,7 +137,7 @@ def test_unknown_names_list_the_known(text, message):
 
 @pytest.mark.parametrize("name", ["mi210", "mi300"])
 def test_devices_that_cannot_be_built_for_say_what_is_missing(name):
-    with pytest.raises(DeviceError, match="no templates for AMD.*no ROCm runtime"):
+    with pytest.raises(DeviceError, match=r"no templates for AMD.*no ROCm runtime"):
         resolve_target(name)
 
 

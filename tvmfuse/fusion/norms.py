@@ -89,6 +89,8 @@ def _product(graph: KernelGraph, members: Sequence[str]) -> Dense | None:
 
 def _pays(record: Dense, norm: str, hardware: Hardware) -> Verdict:
     """What whole rows in one piece cost the product, and what they take of the cache."""
+    if hardware.kind != "llvm":
+        return no("only the CPU has a kernel for a product and its norm together", norm)
     extents = dense_extents(record, hardware)
     strip, half = best_strip(extents, hardware), hardware.l2_bytes // 2
     rows, taken = strip.ri * strip.wb * strip.tw, strip_bytes(strip, extents)

@@ -23,7 +23,7 @@ from tvmfuse.passes.operand_views import Place, moved, places, stored
 from tvmfuse.passes.relax_tools import dtype_of, shape_of, with_variables
 from tvmfuse.passes.views import Factors, Strided, merged, refined, whole
 from tvmfuse.schedules.anchor import ATTR, Attention, Step, View, to_text
-from tvmfuse.schedules.cpu.variants import variants
+from tvmfuse.schedules.variants import variants
 
 
 class _Lowering:

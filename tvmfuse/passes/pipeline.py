@@ -41,7 +41,8 @@ from tvmfuse.passes.sink_reshapes import SinkReshapes
 from tvmfuse.passes.split_sums import SplitSums
 from tvmfuse.workload import Workload
 
-LAYOUTS = {"llvm": {"relax.nn.conv2d": ["NHWC", "OHWI"]}}
+_CHANNELS_LAST = {"relax.nn.conv2d": ["NHWC", "OHWI"]}
+LAYOUTS = {"llvm": _CHANNELS_LAST, "cuda": _CHANNELS_LAST}
 
 # Without these no kernels come out; others may be left out, to find a wrong one.
 REQUIRED = frozenset(

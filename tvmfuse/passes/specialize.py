@@ -23,8 +23,8 @@ from tvmfuse.hardware import Hardware
 from tvmfuse.passes.group import PREFIX
 from tvmfuse.passes.relax_tools import array_of, bindings, constant, with_variables
 from tvmfuse.schedules.anchor import ATTR, from_text
-from tvmfuse.schedules.cpu.variants import variants
 from tvmfuse.schedules.variant import AnyVariant, Variant, WrittenVariant
+from tvmfuse.schedules.variants import variants
 
 _Cache = dict[int, list[tuple[tvm.IRModule, tuple[PrimFunc, ...]]]]
 _ACROSS = 16  # times the cycles of a kernel that writes whole vectors across the rows of its result

@@ -14,8 +14,8 @@ import tvm
 
 from tvmfuse.hardware.record import Hardware
 from tvmfuse.schedules.anchor import from_text
-from tvmfuse.schedules.cpu.variants import variants
 from tvmfuse.schedules.variant import Variant
+from tvmfuse.schedules.variants import variants
 
 
 @dataclass(frozen=True)

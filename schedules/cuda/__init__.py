@@ -1,0 +1,10 @@
+"""CUDA templates in order of priority; the last one always applies."""
+
+from tvmfuse.schedules.base import Template
+from tvmfuse.schedules.cuda.fallback import FallbackTemplate
+from tvmfuse.schedules.cuda.injective import InjectiveTemplate
+
+TEMPLATES: tuple[Template, ...] = (
+    InjectiveTemplate(),
+    FallbackTemplate(),
+)

@@ -1,0 +1,121 @@
+"""The moves that give loops to blocks and threads, and the check that the result can launch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm.s_tir import Schedule
+from tvm.tirx import For, PrimFunc
+
+from tvmfuse.hardware import Hardware
+from tvmfuse.hardware.gpus import Gpu
+from tvmfuse.schedules import base
+from tvmfuse.verdict import YES, Verdict, no
+
+THREADS = 256  # of a block whose work needs nothing shared
+_WARPS_TO_FILL = 8  # warps a multiprocessor needs at least before blocks may be larger
+_SCOPES = {"shared": "static", "shared.dyn": "dynamic", "local": "local"}
+
+
+def gpu_of(hardware: Hardware) -> Gpu:
+    """The device of a record of kind cuda."""
+    if hardware.gpu is None:
+        raise ValueError(f"{hardware.name} is no GPU")
+    return hardware.gpu
+
+
+def threads_for(total: int, gpu: Gpu) -> int:
+    """Threads a block for ``total`` independent elements: smaller where SMs would stay idle."""
+    threads = THREADS
+    while threads > gpu.warp and math.ceil(total / threads) < gpu.sms * _WARPS_TO_FILL // 4:
+        threads //= 2
+    return threads
+
+
+def bind_spatial(sch: Schedule, loops: list[Any], threads: int) -> Any:
+    """Give independent loops to ``blockIdx.x`` and ``threadIdx.x``; returns the latter."""
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    total = base.loop_extent(sch, fused)
+    width = min(threads, total) if total > 0 else threads
+    outer, inner = sch.split(fused, [None, width])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.x")
+    return inner
+
+
+def bind_serial(sch: Schedule, block: Any) -> None:
+    """One thread runs the whole nest around ``block`` in order: right for whatever it is."""
+    loops = sch.get_loops(block)
+    target = loops[0] if loops else block
+    thread = sch.add_unit_loop(target)
+    sch.bind(thread, "threadIdx.x")
+    sch.bind(sch.add_unit_loop(thread), "blockIdx.x")
+
+
+def is_bound(sch: Schedule, block: Any) -> bool:
+    """Whether some loop around a block is a thread's."""
+    return any("threadIdx" in _thread(sch.get(loop)) for loop in sch.get_loops(block))
+
+
+def _thread(loop: For) -> str:
+    return "" if loop.thread_binding is None else str(loop.thread_binding.thread_tag)
+
+
+def launches(func: PrimFunc, gpu: Gpu) -> Verdict:
+    """Whether every kernel of a scheduled function is within the device's limits.
+
+    Looked at are threads a block, shared memory (static and dynamic), registers that local arrays
+    would take, and whether every block of the function is inside threads at all.
+    """
+    root = func.body.block if hasattr(func.body, "block") else None
+    nests = [func.body] if root is None else _statements(root.body)
+    for nest in nests:
+        verdict = _nest(nest, gpu)
+        if not verdict:
+            return verdict
+    return YES
+
+
+def _statements(body: Any) -> list[Any]:
+    return list(body.seq) if isinstance(body, tvm.tirx.SeqStmt) else [body]
+
+
+def _nest(nest: Any, gpu: Gpu) -> Verdict:
+    extents: dict[str, int] = {}
+    taken = dict.fromkeys(_SCOPES.values(), 0)
+
+    def see(node: Any) -> None:
+        if isinstance(node, For):
+            tag = _thread(node)
+            if tag:
+                extents[tag] = max(extents.get(tag, 1), base.as_int(node.extent))
+            return
+        for buffer in node.alloc_buffers:
+            kind = _SCOPES.get(str(buffer.scope()))
+            if kind:
+                taken[kind] += _bytes(buffer)
+
+    tvm_ffi.structural_walk(nest, [(For, see), (tvm.tirx.SBlock, see)])
+    threads = math.prod(e for tag, e in extents.items() if tag.startswith("threadIdx"))
+    if not any(tag.startswith("threadIdx") for tag in extents):
+        return no("a block is outside of all threads")
+    if threads > gpu.threads_per_block:
+        return no(f"{threads} threads a block, the limit is {gpu.threads_per_block}")
+    if taken["static"] > gpu.shared_static_bytes:
+        return no(f"{taken['static']} bytes of static shared memory, the limit is 48 KiB")
+    if taken["static"] + taken["dynamic"] > gpu.shared_optin_bytes:
+        asked = taken["static"] + taken["dynamic"]
+        return no(f"{asked} bytes of shared memory, the limit is {gpu.shared_optin_bytes}")
+    words = taken["local"] // 4
+    if words * threads > gpu.registers_per_block or words > gpu.max_registers_per_thread:
+        return no(f"{words} registers a thread for local arrays alone, with {threads} threads")
+    return YES
+
+
+def _bytes(buffer: Any) -> int:
+    extents = [base.as_int(e) for e in buffer.shape]
+    bits = tvm.DataType(str(buffer.dtype)).bits
+    return math.prod(extents) * max(8, bits) // 8 if min(extents, default=1) > 0 else 0
