@@ -90,7 +90,7 @@ def blocks(sch: Schedule) -> list[Block]:
     """All blocks under the root in program order; [] when the function has an odd form."""
     try:
         handles = sch.get_child_blocks(sch.get_sblock("root"))
-    except tvm.TVMError:
+    except (ScheduleError, RuntimeError):
         return []
     return [read_block(sch, rv) for rv in handles]
 

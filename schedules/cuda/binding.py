@@ -7,7 +7,8 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm.s_tir import Schedule
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir import transform as passes
 from tvm.tirx import For, PrimFunc
 
 from tvmfuse.hardware import Hardware
@@ -70,13 +71,26 @@ def launches(func: PrimFunc, gpu: Gpu) -> Verdict:
     Looked at are threads a block, shared memory (static and dynamic), registers that local arrays
     would take, and whether every block of the function is inside threads at all.
     """
-    root = func.body.block if hasattr(func.body, "block") else None
-    nests = [func.body] if root is None else _statements(root.body)
-    for nest in nests:
+    module = _COMPACTED(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    root = module["main"].body.block
+    for nest in _statements(root.body):
         verdict = _nest(nest, gpu)
         if not verdict:
             return verdict
     return YES
+
+
+# As TVM lowers a schedule, up to where buffers have the size that one block, or thread, needs.
+_COMPACTED = tvm.transform.Sequential(
+    [
+        passes.LowerCrossThreadReduction(),
+        passes.LowerInitBlock(),
+        passes.PlanAndUpdateBufferAllocationLocation(),
+        passes.ConvertBlocksToOpaque(),
+        passes.UnifyThreadBinding(),
+        passes.CompactBufferAllocation(),
+    ]
+)
 
 
 def _statements(body: Any) -> list[Any]:
@@ -98,7 +112,7 @@ def _nest(nest: Any, gpu: Gpu) -> Verdict:
             if kind:
                 taken[kind] += _bytes(buffer)
 
-    tvm_ffi.structural_walk(nest, [(For, see), (tvm.tirx.SBlock, see)])
+    tvm_ffi.structural_walk(nest, [(For, see), (SBlock, see)])
     threads = math.prod(e for tag, e in extents.items() if tag.startswith("threadIdx"))
     if not any(tag.startswith("threadIdx") for tag in extents):
         return no("a block is outside of all threads")

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import tvm
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.tirx import PrimFunc
 
@@ -27,7 +26,7 @@ from tvmfuse.schedules.cuda.binding import (
     threads_for,
 )
 
-_REFUSALS = (ScheduleError, RuntimeError, ValueError, tvm.TVMError)
+_REFUSALS = (ScheduleError, RuntimeError, ValueError)
 _LONG = 128  # from so many terms on a block's threads share a sum, if there are few sums
 _FEW_WARPS = 8  # sums are few where a multiprocessor would have less than so many warps of them
 
