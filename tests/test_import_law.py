@@ -21,7 +21,7 @@ ROWS = (
     ("precision",),
     ("passes",),
     ("tuning",),
-    ("choose",),
+    ("choose", "codegen"),
     ("settle",),
     ("build",),
     ("verify", "verification", "diagnose"),

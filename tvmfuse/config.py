@@ -5,6 +5,8 @@
     directory.
 ``TVMFUSE_THREADS``
     Threads a kernel may use when ``--threads`` is not given; else all CPUs of this process.
+``CUDA_PATH``, ``CUDA_HOME``
+    A CUDA toolkit, behind that of the installed packages.
 """
 
 from __future__ import annotations
@@ -40,6 +42,12 @@ def environment_threads() -> int | None:
 def default_log_dir() -> Path:
     """Folder of the tuning logs when none is named."""
     return Path(os.environ.get("TVMFUSE_LOG_DIR") or "tuning_logs")
+
+
+def cuda_homes() -> tuple[Path, ...]:
+    """Folders that may hold a CUDA toolkit, the named ones first."""
+    named = (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda")
+    return tuple(Path(home) for home in named if home)
 
 
 def shipped_log_dir() -> Path | None:
