@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.tirx import PrimFunc
 
 from tvmfuse.choose import Choice
+from tvmfuse.codegen import CudaCompiler, KernelUsage
 from tvmfuse.errors import BuildError
 from tvmfuse.graph import bindings, op_name
 from tvmfuse.hardware import Hardware
@@ -53,6 +54,8 @@ class Artifact:
         What one inference moves and allocates.
     layers
         See :class:`tvmfuse.runtime.manifest.Manifest`.
+    usage
+        Resources of the kernels as a GPU's assembler gives them; empty for a CPU.
     """
 
     executable: Any
@@ -63,6 +66,7 @@ class Artifact:
     calls: int
     footprint: Footprint
     layers: tuple[tuple[str, str], ...] = ()
+    usage: tuple[KernelUsage, ...] = ()
 
     def save(self, directory: Path, provenance: dict[str, Any]) -> Manifest:
         """Write the artifact folder; raises ArtifactError, and then leaves nothing behind."""
@@ -133,18 +137,29 @@ def build(
     layers = tuple(_layers(module, fused.origins))
     module, weights = lift_weights(module)
     kernels = sum(isinstance(f, PrimFunc) for f in module.functions.values())
-    target = tvm.target.Target(hardware.target_json)
     try:
-        with target:
-            lowered = to_executable_form(module)
-        nothing_more = tvm.transform.Sequential([])
-        executable = relax.build(lowered, target, relax_pipeline=nothing_more)
+        executable, lowered, usage = _compiled(module, hardware)
     except (RuntimeError, ValueError, TypeError) as error:
         raise BuildError(f"TVM cannot compile {fused.name} for {hardware.name}: {error}") from error
     moved = footprint(lowered)
     return Artifact(
-        executable, tuple(weights), fused, hardware, kernels, moved.kernels, moved, layers
+        executable, tuple(weights), fused, hardware, kernels, moved.kernels, moved, layers, usage
     )
+
+
+def _compiled(
+    module: tvm.IRModule, hardware: Hardware
+) -> tuple[Any, tvm.IRModule, tuple[KernelUsage, ...]]:
+    """The executable, the module it was made of, and what a GPU's kernels take."""
+    target = tvm.target.Target(hardware.target_json)
+    nothing_more = tvm.transform.Sequential([])
+    with target:
+        lowered = to_executable_form(module)
+        if hardware.gpu is None:
+            return relax.build(lowered, target, relax_pipeline=nothing_more), lowered, ()
+        with CudaCompiler(hardware).installed() as compiler:
+            executable = relax.build(lowered, target, relax_pipeline=nothing_more)
+        return executable, lowered, compiler.kernels
 
 
 def _layers(module: tvm.IRModule, origins: dict[str, str]) -> Iterator[tuple[str, str]]:
