@@ -147,6 +147,7 @@ def attention(a: Attention) -> PrimFunc:
 
     out = te.compute(a.out_shape, result, name="out")
     func = te.create_prim_func([*tensors, out], index_dtype_override="int64")
+    func = func.without_attr("global_symbol")
     return func.with_attr("op_pattern", OUT_ELEMWISE_FUSABLE).with_attr("tirx.noalias", True)
 
 
