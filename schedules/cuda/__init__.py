@@ -2,9 +2,11 @@
 
 from tvmfuse.schedules.base import Template
 from tvmfuse.schedules.cuda.fallback import FallbackTemplate
+from tvmfuse.schedules.cuda.gemm import GemmTemplate
 from tvmfuse.schedules.cuda.injective import InjectiveTemplate
 
 TEMPLATES: tuple[Template, ...] = (
+    GemmTemplate(),
     InjectiveTemplate(),
     FallbackTemplate(),
 )

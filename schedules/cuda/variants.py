@@ -13,6 +13,7 @@ from tvm.tirx import PrimFunc
 from tvmfuse.hardware import Hardware
 from tvmfuse.schedules.anchor import Anchor, Attention, BatchMatmul, Conv2d, Dense, Step
 from tvmfuse.schedules.cpu.batch_matmul import RTOL, naive
+from tvmfuse.schedules.cuda.gemm import applicable, gemm_conv2d, gemm_dense
 from tvmfuse.schedules.strides import load, row_major
 from tvmfuse.schedules.variant import (
     OUT_ELEMWISE_FUSABLE,
@@ -30,9 +31,9 @@ _HALF_RTOL = 2e-2
 def variants_of(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
     """All variants of ``anchor`` in ascending order of estimated time."""
     if isinstance(anchor, Conv2d):
-        return (conv2d(anchor),)
+        return (gemm_conv2d(anchor),) if applicable(anchor) else (conv2d(anchor),)
     if isinstance(anchor, Dense):
-        return (dense(anchor),)
+        return (gemm_dense(anchor),) if applicable(anchor) else (dense(anchor),)
     if isinstance(anchor, BatchMatmul):
         return (WrittenVariant("direct", anchor, lambda: naive(anchor), 1.0, RTOL[anchor.dtype]),)
     rtol = _ATTENTION_RTOL.get(anchor.dtype, _HALF_RTOL)

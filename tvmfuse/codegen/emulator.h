@@ -284,6 +284,11 @@ template <class T> T __shfl_up_sync(unsigned, T v, int o, int w = 32) {
 EMU_VECTORS(float)
 EMU_VECTORS(int)
 EMU_VECTORS(double)
+EMU_VECTORS(uint)
+EMU_VECTORS(ushort)
+EMU_VECTORS(uchar)
+EMU_VECTORS(char)
+EMU_VECTORS(short)
 #define EMU_ORDER(T)                                              \
   static inline T max(T a, T b) { return a < b || a != a ? b : a; } \
   static inline T min(T a, T b) { return b < a || a != a ? b : a; }
