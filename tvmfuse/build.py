@@ -26,7 +26,7 @@ from tvmfuse.passes.overwrite import overwrite
 from tvmfuse.passes.pipeline import to_executable_form
 from tvmfuse.passes.specialize import GroupKernel, specialize
 from tvmfuse.passes.write_in_place import write_in_place
-from tvmfuse.runtime.manifest import Manifest
+from tvmfuse.runtime.manifest import OFFLINE, Manifest
 from tvmfuse.runtime.write import save_artifact
 from tvmfuse.schedules import default_schedule
 from tvmfuse.workload import Workload
@@ -86,6 +86,7 @@ class Artifact:
             states=tuple(state.name for state in self.workload.states),
             bounds=self.workload.bounds,
             checks=self.workload.checks,
+            gpu=self.gpu_json(),
         )
         runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime.so"
         names = {f"w{i:04d}": array for i, array in enumerate(self.weights)}
@@ -104,6 +105,20 @@ class Artifact:
                 manifest=manifest,
                 runtime_library=runtime,
             )
+
+    def gpu_json(self) -> dict[str, Any]:
+        """What the manifest and the report say of a GPU's kernels; empty for a CPU."""
+        gpu = self.hardware.gpu
+        if gpu is None:
+            return {}
+        return {
+            "name": gpu.name,
+            "arch": gpu.arch,
+            "cc": gpu.cc,
+            "state": OFFLINE,
+            "assumed": self.hardware.assumed,
+            "kernels": [usage.to_json() for usage in self.usage],
+        }
 
     def _export(self, library: Path) -> None:
         try:
