@@ -16,6 +16,7 @@ from tvm.tirx import PrimFunc
 
 from tvmfuse.choose import Choice
 from tvmfuse.codegen import CudaCompiler, KernelUsage
+from tvmfuse.codegen.linker import linker_for
 from tvmfuse.errors import BuildError
 from tvmfuse.graph import bindings, op_name
 from tvmfuse.hardware import Hardware
@@ -121,8 +122,10 @@ class Artifact:
         }
 
     def _export(self, library: Path) -> None:
+        host = self.hardware.target_json.get("host", self.hardware.target_json)
+        linker = linker_for(host["mtriple"])
         try:
-            self.executable.export_library(str(library))
+            self.executable.export_library(str(library), fcompile=linker)
         except (OSError, RuntimeError) as error:
             raise BuildError(
                 f"cannot link the compiled kernels into {library.name}: {error}; a C++ compiler "

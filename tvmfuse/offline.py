@@ -130,3 +130,21 @@ def estimated_ms(groups: list[GroupKernel], artifact: Artifact, gpu: Gpu) -> dic
     work_s = max(flops / gpu.peak("float32"), moved_bytes / gpu.dram_bytes_per_s)
     seconds = work_s + gpu.launch_s * artifact.calls
     return {"median": seconds * 1e3, "kind": "estimated, a lower bound by roofline"}
+
+
+class NotServed:
+    """Stands in for a model whose kernels are a GPU's: it can be saved, and not called."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._name = hardware.name
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Raise DeviceError."""
+        raise DeviceError(
+            f"the model was built for {self._name} and cannot be called here: this release builds "
+            "GPU kernels and does not serve them yet; .save(dir) writes the artifact, and "
+            "target='llvm' compiles for this CPU"
+        )
+
+    def __repr__(self) -> str:
+        return f"<model built for {self._name}, not run>"
