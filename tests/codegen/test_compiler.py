@@ -47,9 +47,9 @@ def test_text_that_does_not_compile_is_refused_with_the_log():
 def test_without_a_compiler_the_packages_are_named(monkeypatch):
     monkeypatch.setattr(toolkits, "_first", lambda paths: None)
     monkeypatch.setattr(toolkits.shutil, "which", lambda name: None)
-    with pytest.raises(BuildError, match="sm_75 need NVRTC .*nvidia-cuda-nvrtc"):
+    with pytest.raises(BuildError, match=r"sm_75 need NVRTC .*nvidia-cuda-nvrtc"):
         find_toolkit(75)
-    with pytest.raises(BuildError, match="sm_53 need the compiler of CUDA 12.*-cu12"):
+    with pytest.raises(BuildError, match=r"sm_53 need the compiler of CUDA 12.*-cu12"):
         find_toolkit(53)
 
 

@@ -16,7 +16,7 @@ def test_this_machines_own_linker_serves_it():
 def test_without_a_cross_compiler_two_are_named(monkeypatch):
     monkeypatch.setattr(linker.shutil, "which", lambda name: None)
     monkeypatch.setattr(linker.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BuildError, match="install riscv64-linux-gnu-g.*ziglang"):
+    with pytest.raises(BuildError, match=r"install riscv64-linux-gnu-g.*ziglang"):
         linker_for("riscv64-linux-gnu")
 
 
