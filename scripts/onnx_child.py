@@ -26,6 +26,7 @@ from tvmfuse.build import build
 from tvmfuse.choose import choose_kernels
 from tvmfuse.errors import ImportModelError
 from tvmfuse.frontend.import_model import import_module
+from tvmfuse.frontend.onnx import carried
 from tvmfuse.frontend.onnx.load import open_inputs
 from tvmfuse.frontend.onnx.planner import FixedInputError, module_of
 from tvmfuse.frontend.onnx.tensors import to_tensor
@@ -79,13 +80,18 @@ def node_tests() -> dict[str, Any]:
         return {test.name: test for test in collect_testcases(None)}
 
 
-def tensor_of(value: Any, name: str) -> torch.Tensor:
-    """An input as the test holds it; raises ImportModelError for sequences and texts."""
+def proto_of(value: Any, name: str) -> onnx.TensorProto:
+    """An input as the test holds it; raises ImportModelError for sequences."""
     if isinstance(value, onnx.TensorProto):
-        return to_tensor(value)
+        return value
     if value is None or isinstance(value, list):
         raise ImportModelError(f"input {name!r} is a sequence or an optional; only tensors are fed")
-    return to_tensor(onnx.numpy_helper.from_array(np.asarray(value), name))
+    return onnx.numpy_helper.from_array(np.asarray(value), name)
+
+
+def tensor_of(value: Any, name: str) -> torch.Tensor:
+    """:func:`proto_of` as a tensor; raises ImportModelError for texts."""
+    return to_tensor(proto_of(value, name))
 
 
 def prepare(name: str) -> Case:
@@ -105,7 +111,8 @@ def prepare(name: str) -> Case:
             if not error.names - set(fixed):
                 raise
             fixed |= {n: given[n] for n in error.names}
-    return Case(name, module, tuple(free.values()), expected, test.rtol, sorted(fixed))
+    leaves = [leaf for e in expected for leaf in (e if isinstance(e, list) else [e])]
+    return Case(name, module, tuple(free.values()), leaves, test.rtol, sorted(fixed))
 
 
 def compile_and_run(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[Any]:
@@ -124,12 +131,20 @@ def compile_and_run(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -
 def difference(case: Case, results: list[Any]) -> str:
     """What is wrong with the outputs of a test; empty if nothing is."""
     for place, (result, expected) in enumerate(zip(results, case.expected, strict=True)):
-        got, wanted = torch.as_tensor(result), tensor_of(expected, f"output_{place}")
+        proto = proto_of(expected, f"output_{place}")
+        got, wanted = torch.as_tensor(result), to_tensor(proto)
         if got.dtype != wanted.dtype or got.shape != wanted.shape:
             return (
                 f"output {place} is {got.dtype} {tuple(got.shape)}, not {wanted.dtype} "
                 f"{tuple(wanted.shape)}"
             )
+        if proto.data_type in carried.KINDS and not carried.KINDS[proto.data_type].high:
+            got, wanted = (carried.decoded(t, proto.data_type) for t in (got, wanted))
+        elif not got.is_floating_point():
+            unlike = (got.to(torch.int64) != wanted.to(torch.int64)).sum().item()
+            if unlike:
+                return f"output {place} differs in {unlike} of {got.numel()} integers"
+            continue
         rtol = case.rtol
         if got.is_floating_point():
             rtol = max(rtol, _ULPS * torch.finfo(got.dtype).eps)

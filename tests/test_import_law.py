@@ -26,6 +26,7 @@ ROWS = (
     ("build",),
     ("verify", "verification", "diagnose"),
     ("deploy", "report"),
+    ("offline",),
     ("run", "arguments"),
     ("fallback", "explain"),
     ("__init__", "api", "cli", "compat"),

@@ -16,6 +16,7 @@ from tvmfuse.fallback.run import compile_loaded, run
 from tvmfuse.frontend.import_model import import_model, loaded_module
 from tvmfuse.frontend.models import load_model
 from tvmfuse.frontend.torch_export import export_program
+from tvmfuse.offline import NotServed
 from tvmfuse.precision.stability import stability_of
 from tvmfuse.report.progress import Progress
 from tvmfuse.run import Clock, rules_of, runnable_target, source_of
@@ -104,7 +105,8 @@ def compile(  # the product's own word for it, as in torch.compile
     Returns
     -------
     CompiledModel
-        Callable with the module's own arguments; ``.save(dir)`` writes the artifact.
+        Callable with the module's own arguments, unless it was built for a GPU; ``.save(dir)``
+        writes the artifact.
 
     Raises
     ------
@@ -140,6 +142,8 @@ def compile(  # the product's own word for it, as in torch.compile
         silent.warn(f"{refusal}\n  compiling the graphs between breaks (--fallback eager)")
         broken = compile_broken(*arguments, Path(folder.name))
         return CompiledModel(folder, {"graphs": broken.graphs}, broken)
+    if hardware.gpu is not None:
+        return CompiledModel(folder, report, NotServed(hardware))
     return CompiledModel(folder, report, load(output, hardware.cores))
 
 
@@ -204,6 +208,11 @@ def bisect_model(options: CompileOptions, progress: Progress | None = None) -> d
     """
     progress = progress or Progress(_nowhere())
     hardware = runnable_target(options)
+    if hardware.gpu is not None:
+        raise OptionError(
+            f"kernels for {hardware.name} cannot be run here, so no fault in them can be looked "
+            "for; --target llvm finds faults of import, fusion and layouts"
+        )
     progress.stage("import")
     workload = import_model(**source_of(options))
     progress.stage("bisect")

@@ -53,7 +53,8 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "target": {
         "--target": {"default": "llvm", "metavar": "TARGET",
                      "help": "llvm (this CPU, the default), llvm:CPU (e.g. llvm:haswell), "
-                             "or a JSON target"},
+                             "cuda (this GPU), t4, a100, h200, jetson-orin, ..., or a JSON "
+                             "target"},
         "--threads": {"type": int, "metavar": "N", "help": "threads a kernel may use"},
     },
     "search": {
@@ -63,7 +64,7 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "--time-budget": {"type": float, "metavar": "SECONDS", "dest": "time_budget_s",
                           "help": "time for tuning (default of tune, if --trials is not "
                                   f"given: {DEFAULT_TUNE_BUDGET_S:g})"},
-        "--measure": {"default": "auto", "help": "auto or local: on this machine"},
+        "--measure": {"default": "auto", "help": "auto (the default), local (here) or none"},
         "--retune": {"action": "store_true", "help": "measure again what the log holds"},
     },
     "what cannot be compiled": {

@@ -16,6 +16,7 @@ from tvm.tirx import PrimFunc
 
 from tvmfuse.choose import Choice
 from tvmfuse.codegen import CudaCompiler, KernelUsage
+from tvmfuse.codegen.linker import linker_for
 from tvmfuse.errors import BuildError
 from tvmfuse.graph import bindings, op_name
 from tvmfuse.hardware import Hardware
@@ -26,7 +27,7 @@ from tvmfuse.passes.overwrite import overwrite
 from tvmfuse.passes.pipeline import to_executable_form
 from tvmfuse.passes.specialize import GroupKernel, specialize
 from tvmfuse.passes.write_in_place import write_in_place
-from tvmfuse.runtime.manifest import Manifest
+from tvmfuse.runtime.manifest import OFFLINE, Manifest
 from tvmfuse.runtime.write import save_artifact
 from tvmfuse.schedules import default_schedule
 from tvmfuse.workload import Workload
@@ -86,6 +87,7 @@ class Artifact:
             states=tuple(state.name for state in self.workload.states),
             bounds=self.workload.bounds,
             checks=self.workload.checks,
+            gpu=self.gpu_json(),
         )
         runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime.so"
         names = {f"w{i:04d}": array for i, array in enumerate(self.weights)}
@@ -105,9 +107,25 @@ class Artifact:
                 runtime_library=runtime,
             )
 
+    def gpu_json(self) -> dict[str, Any]:
+        """What the manifest and the report say of a GPU's kernels; empty for a CPU."""
+        gpu = self.hardware.gpu
+        if gpu is None:
+            return {}
+        return {
+            "name": gpu.name,
+            "arch": gpu.arch,
+            "cc": gpu.cc,
+            "state": OFFLINE,
+            "assumed": self.hardware.assumed,
+            "kernels": [usage.to_json() for usage in self.usage],
+        }
+
     def _export(self, library: Path) -> None:
+        host = self.hardware.target_json.get("host", self.hardware.target_json)
+        linker = linker_for(host["mtriple"])
         try:
-            self.executable.export_library(str(library))
+            self.executable.export_library(str(library), fcompile=linker)
         except (OSError, RuntimeError) as error:
             raise BuildError(
                 f"cannot link the compiled kernels into {library.name}: {error}; a C++ compiler "

@@ -81,7 +81,12 @@ def options_of(parsed: Namespace) -> CompileOptions:
 
 def _tune(parsed: Namespace) -> int:
     if parsed.trials is None and parsed.time_budget_s is None and not parsed.no_log:
-        parsed.time_budget_s = DEFAULT_TUNE_BUDGET_S
+        from tvmfuse.hardware import resolve_target
+
+        if resolve_target(parsed.target, parsed.threads).gpu is not None:
+            parsed.trials = 0  # a GPU's kernels cannot be measured yet, which the banner says
+        elif parsed.measure != "none":
+            parsed.time_budget_s = DEFAULT_TUNE_BUDGET_S
     return _run(parsed)
 
 

@@ -20,7 +20,7 @@ from tvmfuse.errors import OptionError
 
 DEFAULT_TUNE_BUDGET_S = 600.0
 DTYPES = ("float32",)
-MEASURES = ("auto", "local")
+MEASURES = ("auto", "local", "none")
 FALLBACKS = ("none", "eager")
 ACCUMULATIONS = ("plain", "compensated")
 ELEMENT_TYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
@@ -102,7 +102,8 @@ class CompileOptions:
     seed
         Seed of random weights, inputs and the search.
     measure
-        ``"auto"`` or ``"local"``: on this machine, in a child process.
+        ``"local"``: on this machine, in a child process; ``"none"``: nothing, not even the
+        artifact; ``"auto"``: as local on a CPU, as none for a GPU.
     threads
         Threads a kernel may use; None is replaced by ``TVMFUSE_THREADS``, if that is set.
     no_log
@@ -192,8 +193,10 @@ class CompileOptions:
         if self.measure not in MEASURES:
             raise OptionError(
                 f"--measure {self.measure} is not in this release, which has {', '.join(MEASURES)}"
-                " (both measure on this machine)"
+                " (auto and local measure on this machine)"
             )
+        if self.measure == "none" and (self.trials or self.time_budget_s is not None):
+            raise OptionError("--measure none measures nothing, which tuning needs: --trials 0")
 
         if self.accumulation not in ACCUMULATIONS:
             raise OptionError(

@@ -19,6 +19,13 @@ from tvmfuse.database import TuningLog
 from tvmfuse.errors import ArtifactError, DeviceError, VerificationError
 from tvmfuse.fusion.rules.selection import RuleSet, select_rules
 from tvmfuse.hardware import Hardware, resolve_target, runnable_here
+from tvmfuse.offline import (
+    banner,
+    check_gpu_options,
+    estimated_ms,
+    verification_json,
+    verify_on_cpu,
+)
 from tvmfuse.passes.group import PREFIX
 from tvmfuse.passes.pipeline import lowering
 from tvmfuse.passes.specialize import GroupKernel, kernel_name
@@ -42,8 +49,11 @@ VERDICTS_SHARE = 0.2  # of the time budget, at most, for measuring groups agains
 
 
 def runnable_target(options: CompileOptions) -> Hardware:
-    """The target, if its kernels can run here: what cannot be verified is not built."""
+    """The target, if its kernels can run here, or are a GPU's, which may be elsewhere."""
     hardware = resolve_target(options.target, options.threads)
+    if hardware.gpu is not None:
+        check_gpu_options(options, hardware)
+        return hardware
     fits = runnable_here(hardware.features)
     if not fits:
         raise DeviceError(
@@ -134,6 +144,8 @@ class Run:
 
     def go(self, output: Path) -> dict[str, Any]:
         """All stages; the artifact is written beside ``output`` and moved there at the end."""
+        if self.hardware.gpu is not None:
+            self.progress.warn(banner(self.hardware))
         with self._log() as log:
             self._fuse(rules_of(self.options), log)
             choices = self._choices(log)
@@ -199,7 +211,7 @@ class Run:
             staged = Path(scratch) / "artifact"
             artifact, verified = self._verified(choices, staged)
             with self.clock("verify"):
-                times = self._times(staged) if self.timed else {}
+                times = self._times(artifact, staged) if self.timed else {}
             report = self._report(artifact, choices, verified) | times
             report["output"] = str(output)
             (staged / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -299,6 +311,10 @@ class Run:
             artifact = build(self.fused, self.groups, choices, self.hardware)
             artifact.save(staged, self._provenance(choices))
         with self.clock("verify"):
+            if self.hardware.gpu is not None:
+                beside, seed = staged.with_name("on-cpu"), self.options.seed
+                arguments = (self.fused, self.groups, choices, beside, seed, self.metric)
+                return artifact, verify_on_cpu(*arguments)
             model = load(staged, threads=self.hardware.cores)
             kernels = scheduled_kernels(self.groups, choices, artifact)
             target = self.hardware.target_json
@@ -315,8 +331,12 @@ class Run:
             "kernels_from_templates": len(origins) - origins.count("log"),
         }
 
-    def _times(self, staged: Path) -> dict[str, Any]:
+    def _times(self, artifact: Artifact, staged: Path) -> dict[str, Any]:
         """Latency and memory of the artifact in a process of its own, and eager's latency."""
+        if self.hardware.gpu is not None:
+            return {"latency_ms": estimated_ms(self.groups, artifact, self.hardware.gpu)}
+        if self.options.measure == "none":
+            return {}
         timing = time_artifact(staged, self.hardware.cores)
         return {
             "latency_ms": {
@@ -359,7 +379,12 @@ class Run:
             "trials_per_s": self.tuned.trials_per_s if self.tuned else 0.0,
             "failures": self.tuned.failures if self.tuned else {},
             "wall_s": {k: round(v, 3) for k, v in self.clock.seconds.items()},
-            "verify": verified.to_json(),
+            "verify": (
+                verified.to_json()
+                if self.hardware.gpu is None
+                else verification_json(verified, self.hardware)
+            ),
+            **({"gpu": artifact.gpu_json()} if self.hardware.gpu is not None else {}),
             "records": {"hit": hit, "missed": len(distinct) - hit},
             "provenance": self.workload.provenance,
         }

@@ -22,7 +22,9 @@ def block_length(extents: tuple[int, ...]) -> int:
     """Terms of a block of a sum over axes of these extents; all where it stays whole.
 
     A block is made of whole inner axes and a factor of the next one, so that its loops need no
-    guards. A sum whose extents have no such factor (a prime number of terms) stays whole.
+    guards: up to ``LONGEST`` terms, or up to twice as many where fewer would be a short block (56
+    channels under a window of 3 x 3 are three blocks of 168). A sum whose extents have no such
+    factor (a prime number of terms) stays whole.
     """
     total = math.prod(extents)
     if total <= 2 * LONGEST:
@@ -30,6 +32,9 @@ def block_length(extents: tuple[int, ...]) -> int:
     length = 1
     for extent in reversed(extents):
         factor = max(base.divisors(extent, max(1, LONGEST // length)))
+        if factor < extent and length * factor < _SHORTEST:
+            longer = base.divisors(extent, 2 * LONGEST // length)
+            factor = min((d for d in longer if length * d >= _SHORTEST), default=factor)
         length *= factor
         if factor < extent:
             break

@@ -46,11 +46,11 @@ class FallbackTemplate:
         return [sch]
 
 
-def _tried(sch: Schedule, move: Callable[[Schedule], None]) -> Schedule | None:
+def _tried(sch: Schedule, move: Callable[..., Any], **facts: Any) -> Schedule | None:
     """The schedule after a move; None, with the schedule as it was, where it cannot be made."""
     trial = sch.copy()
     try:
-        move(trial)
+        move(trial, **facts)
     except _REFUSALS:
         return None
     return trial
@@ -61,21 +61,18 @@ def _inlined(sch: Schedule) -> Schedule:
     for block in base.blocks(sch):
         plain = set(block.kinds) <= {"S"} and not base.has_loops(sch, block.rv)
         if plain and sch.get_consumers(block.rv):
-            sch = _tried(sch, lambda s, rv=block.rv: s.compute_inline(rv)) or sch
+            sch = _tried(sch, Schedule.compute_inline, block=block.rv) or sch
     return sch
 
 
 def _scheduled(sch: Schedule, block: base.Block, gpu: Gpu) -> Schedule:
-    moves: list[Callable[[Schedule], None]] = [
-        lambda s: _independent(s, block, gpu),
-        lambda s: bind_serial(s, block.rv),
-    ]
+    moves: list[Callable[[Schedule, base.Block, Gpu], None]] = [_independent, _serial]
     if _is_long_sum(block, gpu):
-        moves.insert(0, lambda s: _shared_sum(s, block))
+        moves.insert(0, _shared_sum)
     if base.has_loops(sch, block.rv) or not set(block.kinds) <= {"S", "R"}:
         moves = moves[-1:]
     for move in moves:
-        done = _tried(sch, move)
+        done = _tried(sch, move, block=block, gpu=gpu)
         if done is not None:
             return done
     return sch
@@ -127,7 +124,12 @@ def _own_sums(sch: Schedule, block: base.Block, thread: Any) -> None:
         sch.decompose_reduction(producer, steps[0] if steps else inner[-1])
 
 
-def _shared_sum(sch: Schedule, block: base.Block) -> None:
+def _serial(sch: Schedule, block: base.Block, gpu: Gpu) -> None:
+    """One thread, in order."""
+    bind_serial(sch, block.rv)
+
+
+def _shared_sum(sch: Schedule, block: base.Block, gpu: Gpu) -> None:
     """The threads of a block share each sum and add up their parts."""
     spatial, reduction = _loops_by_kind(sch, block)
     if not spatial:

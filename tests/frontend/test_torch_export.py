@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -62,6 +64,18 @@ def test_untraceable_model_is_located():
         export_program(Branching().eval(), (torch.ones(2),))
     assert "test_torch_export.py" in str(caught.value)
     assert "if x.sum() > 0" in str(caught.value)
+
+
+def test_the_graph_so_far_is_not_printed(capsys):
+    class Selecting(nn.Module):
+        def forward(self, x):
+            print("first\nsecond", file=sys.stderr)
+            return x if x[x > 0].numel() == 0 else x + 1
+
+    with pytest.raises(ImportModelError, match="cannot trace"):
+        export_program(Selecting().eval(), (torch.ones(2),))
+    said = capsys.readouterr().err
+    assert "def forward" not in said and said.startswith("first\nsecond\n")
 
 
 def test_model_that_fails_by_itself_is_told_apart():

@@ -108,11 +108,13 @@ def _host(entry: PrimFunc) -> tuple[list[Launch], dict[str, tuple[tuple[int, ...
             for kind in ("blockIdx", "threadIdx")
         )
         names = tuple(str(d).removesuffix(".data") for d in data)
-        launches.append(Launch(str(node.args[0].value), names, grid, block))  # type: ignore[arg-type]
+        kernel = str(node.args[0].value)
+        launches.append(Launch(kernel, names, grid, block))  # type: ignore[arg-type]
 
     def allocated(node: Any) -> None:
         buffer = node.buffer
-        workspaces[str(buffer.name)] = (tuple(int(e) for e in buffer.shape), str(buffer.dtype))
+        name = str(buffer.name).replace(".", "_")  # as where it is passed
+        workspaces[name] = (tuple(int(e) for e in buffer.shape), str(buffer.dtype))
 
     tvm_ffi.structural_walk(entry.body, (tvm.ir.Call, call))
     tvm_ffi.structural_walk(entry.body, (tirx.AllocBuffer, allocated))

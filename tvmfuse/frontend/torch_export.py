@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,12 +70,17 @@ def export_program(module: torch.nn.Module, example_inputs: tuple[Any, ...]) -> 
                 f"the example input {pytree.keystr(path)} requires gradients: a compiled model is "
                 "for inference and computes none; pass .detach()"
             )
+    said, graph = io.StringIO(), ""
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(said):
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:
+        # torch.export prints the graph so far, thousands of lines of a detector.
+        graph = f"{error.partial_fx_graph}\n" if hasattr(error, "partial_fx_graph") else ""
         raise _export_error(whole, given, error) from error
+    finally:
+        sys.stderr.write(said.getvalue().replace(graph, "") if graph else said.getvalue())
 
 
 def _export_error(

@@ -57,6 +57,7 @@ def format_report(report: Mapping[str, Any]) -> str:
         _line("latency", _latency(report)),
         _line("memory", _memory(report.get("peak_memory_bytes"))),
         _line("kernels", _kernels(report)),
+        _line("gpu", _gpu(report.get("gpu"))),
         _line("tuning", _tuning(report)),
         _line("verified", _verified(report.get("verify"))),
         _line("seconds", _pairs(report.get("wall_s"), "{:.1f}")),
@@ -126,6 +127,18 @@ def _kernels(report: Mapping[str, Any]) -> str:
     return f"{text} ({fused})" if fused else text
 
 
+def _gpu(gpu: Mapping[str, Any] | None) -> str:
+    if not gpu:
+        return ""
+    kernels = gpu["kernels"]
+    registers = max((k["registers"] for k in kernels), default=0)
+    spills = sum(k["spill_bytes"] > 0 for k in kernels)
+    return (
+        f"{gpu['name']} ({gpu['arch']}), {gpu['state']}; {len(kernels)} device kernels, at most "
+        f"{registers} registers a thread, {spills} that spill"
+    )
+
+
 def _tuning(report: Mapping[str, Any]) -> str:
     parts = []
     if report.get("trials") is not None:
@@ -142,12 +155,15 @@ def _verified(verify: Mapping[str, Any] | None) -> str:
     if not verify or verify.get("passed") is None:
         return ""
     text = "yes" if verify["passed"] else "NO"
+    if verify.get("device") == "not run":
+        text = f"NOT RUN on the device; on this CPU {text}"
     for key, label in (("max_abs_err", "absolute"), ("max_rel_err", "relative")):
         if verify.get(key) is not None:
             text += f", largest {label} error {verify[key]:.2g}"
     metric = (verify.get("levels") or {}).get("metric") or {}
     told = [found["note"] for found in metric.values() if found.get("note")]
-    return "\n          ".join([text, *told, *(verify.get("failures") or [])])
+    said = [verify["note"]] if verify.get("note") else []
+    return "\n          ".join([text, *said, *told, *(verify.get("failures") or [])])
 
 
 def _pairs(values: Mapping[str, Any] | None, pattern: str) -> str:

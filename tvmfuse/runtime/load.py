@@ -214,12 +214,20 @@ def load(
     Raises
     ------
     ArtifactError
-        A file is missing, truncated or altered, or versions do not fit, or the CPU lacks features.
+        A file is missing, truncated or altered, or versions do not fit, or the CPU lacks features,
+        or it was built for a GPU.
     OptionError
         ``threads`` cannot be had here.
     """
     folder = Path(directory)
     manifest = read_manifest(folder)
+    if manifest.gpu:
+        raise ArtifactError(
+            f"{folder} holds kernels for {manifest.gpu['name']} ({manifest.gpu['arch']}), "
+            f"{manifest.gpu['state']}: this release builds GPU kernels and cannot serve them yet, "
+            "on any machine; its device code is in the cubin inside model.so. For a CPU, compile "
+            "the model with --target llvm"
+        )
     fits = runnable_here(manifest.features)
     if not fits:
         raise ArtifactError(

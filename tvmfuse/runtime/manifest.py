@@ -20,6 +20,7 @@ WEIGHTS = "weights.safetensors"
 STATE_PREFIX = "state:"  # of the names of initial values among the weights
 RUNTIME_LIBRARY = "lib/libtvm_runtime.so"
 REMEDY = "copy the artifact again from where it was built, or rebuild it with 'tvmfuse compile'"
+OFFLINE = "built offline, not run"
 _CHUNK_BYTES = 1 << 20
 
 
@@ -62,6 +63,9 @@ class Manifest:
         What inputs that are indices must satisfy; checked before each call.
     checks
         ``main`` returns an int32 for each, behind the states: this error, if it is not 0.
+    gpu
+        Of an artifact for a GPU: its ``name``, ``arch``, ``cc``, the resources of its ``kernels``,
+        and in words whether they ever ran (``state``); empty for a CPU.
     files
         Seal of every file but ``manifest.json`` and ``report.json``; filled there too.
     """
@@ -79,6 +83,7 @@ class Manifest:
     states: tuple[str, ...] = ()
     bounds: tuple[IndexBound, ...] = ()
     checks: tuple[str, ...] = ()
+    gpu: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``manifest.json``."""
@@ -99,6 +104,7 @@ class Manifest:
             "bounds": [asdict(bound) for bound in self.bounds],
             "checks": list(self.checks),
             "layers": [list(layer) for layer in self.layers],
+            **({"gpu": self.gpu} if self.gpu else {}),
             "files": {
                 name: {"size_bytes": seal.size_bytes, "sha256": seal.sha256}
                 for name, seal in self.files.items()
@@ -125,6 +131,7 @@ class Manifest:
             states=tuple(map(str, data.get("states", ()))),
             bounds=tuple(IndexBound(**bound) for bound in data.get("bounds", ())),
             checks=tuple(map(str, data.get("checks", ()))),
+            gpu=dict(data.get("gpu", {})),
             layers=tuple((str(kernel), str(node)) for kernel, node in data.get("layers", ())),
         )
 

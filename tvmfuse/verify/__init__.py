@@ -45,6 +45,7 @@ def verify(
     target: Any = None,
     budget_s: float = BUDGET_S,
     metric: Metric | None = None,
+    only: frozenset[str] | None = None,
 ) -> VerifyReport:
     """Compare ``model`` with the workload's reference.
 
@@ -66,6 +67,8 @@ def verify(
         Seconds for the kernel level; infinity checks every kernel.
     metric
         The user's own measure with its data, for the metric level.
+    only
+        Kinds of input beside the example, at the model level; None for all.
 
     Returns
     -------
@@ -83,7 +86,7 @@ def verify(
         begin = time.perf_counter()
 
     inputs = workload.example_inputs
-    kinds, said = check_model(model, workload, seed)
+    kinds, said = check_model(model, workload, seed, only)
     done("model", kinds)
     suspects: frozenset[str] = frozenset()
     diverging: tuple[str, ...] = ()

@@ -158,3 +158,9 @@ def test_a_model_that_takes_nothing_known():
 def test_names_are_found_once():
     assert len(zoo.names()) == len(set(zoo.names()))
     assert zoo.find("no such model") is None
+
+
+@pytest.mark.parametrize(("name", "side"), [("vit_h_14", 518), ("vit_l_32", 224)])
+def test_vision_transformers_are_made_for_the_size_of_their_weights(name, side):
+    with torch.device("meta"):
+        assert torchvision_models._make(name, "random").image_size == side

@@ -39,6 +39,9 @@ class Call:
         How many outputs the node has.
     wanted
         Positions of the outputs that are used (have a name).
+    kinds, made
+        Element types of inputs (by position) and of outputs that are carried in others: see
+        :mod:`.carried`.
     """
 
     op: str
@@ -48,6 +51,8 @@ class Call:
     known: dict[int, np.ndarray] = field(default_factory=dict)
     outputs: int = 1
     wanted: frozenset[int] = frozenset((0,))
+    kinds: dict[int, int] = field(default_factory=dict)
+    made: tuple[int | None, ...] = ()
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute, or its default."""

@@ -55,13 +55,15 @@ def _choice(planner: Any, node: onnx.NodeProto, condition: Any, scope: Any) -> l
     modules = [planner.branch_module(*side, list(read)) for side in sides]
     sources = condition.sources.union(*(v.sources for _, o in sides for v in o))
     chosen = sides[0 if bool(condition.data) else 1][1]
-    results = [planner.value(v.data, sources) for v in chosen]
+    results = [planner.value(v.data, sources, v.kind) for v in chosen]
     planner.nodes.append((OnnxChoice(call, *modules), [condition, *read.values()], results))
     return results
 
 
 def _refuse_unlike(true: list[Any], false: list[Any]) -> None:
     for one, other in zip(true, false, strict=True):
+        if one.kind != other.kind:
+            raise Refusal("its branches give different element types")
         values = one.data, other.data
         if not all(isinstance(v, torch.Tensor) for v in values):
             raise Refusal("its branches give sequences, and which one runs depends on an input")
@@ -86,7 +88,7 @@ def _collect(planner: Any, parts: list[Any], axis: int = 0, reverse: bool = Fals
     parts = parts[::-1] if reverse else parts
     data = torch.stack([p.data for p in parts], axis_in(axis, parts[0].data.ndim + 1))
     sources = frozenset().union(*(p.sources for p in parts))
-    made = planner.value(data, sources)
+    made = planner.value(data, sources, parts[0].kind)
     if sources:
         call = Call("stack", "stack of rounds", 0, {"axis": axis})
         planner.nodes.append((OnnxNode(call, _stack), list(parts), [made]))
@@ -148,7 +150,7 @@ def _scan(planner: Any, node: onnx.NodeProto, inputs: list[Any], scope: Any) -> 
 
 
 def _row(planner: Any, value: Any, axis: int, turn: int) -> Any:
-    made = planner.value(value.data.select(axis, turn), value.sources)
+    made = planner.value(value.data.select(axis, turn), value.sources, value.kind)
     if not value.known:
         call = Call("select", "row of a scan", 0, {"axis": axis, "turn": turn})
         planner.nodes.append((OnnxNode(call, _select), [value], [made]))

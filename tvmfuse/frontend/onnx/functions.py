@@ -87,5 +87,5 @@ def _type_of(value: Any) -> bytes:
     if value is None:
         return onnx.TypeProto().SerializeToString()
     data = value.data
-    made = onnx.helper.make_tensor_type_proto(onnx_type(data.dtype), list(data.shape))
+    made = onnx.helper.make_tensor_type_proto(value.kind or onnx_type(data.dtype), list(data.shape))
     return made.SerializeToString()

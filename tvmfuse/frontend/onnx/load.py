@@ -94,7 +94,7 @@ def open_inputs(model: onnx.ModelProto) -> dict[str, tuple[Extents, torch.dtype]
                 "only tensors can be passed"
             )
         tensor = kind.tensor_type
-        dtype = element_type(tensor.elem_type, f"input {given.name!r}")
+        dtype = element_type(tensor.elem_type, f"input {given.name!r}", outside=True)
         if not tensor.HasField("shape"):
             found[given.name] = ((None,), dtype)
             continue

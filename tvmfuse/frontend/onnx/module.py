@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tvmfuse.frontend.onnx import carried
 from tvmfuse.frontend.onnx.call import Call, Operator
 
 
@@ -19,7 +20,7 @@ class OnnxNode(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         """The node's outputs: a tensor, a list (an ONNX sequence), or a tuple of these."""
-        return self.function(self.call, *inputs)
+        return carried.run(self.call, self.function, inputs)
 
 
 class OnnxModule(nn.Module):
@@ -74,8 +75,8 @@ class OnnxModule(nn.Module):
             self.register_buffer(name, value)
         return name
 
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The outputs of the graph, in its order."""
+    def forward(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        """The outputs of the graph, in its order: tensors, and lists of them."""
         values: dict[int | None, Any] = {None: None, **dict(zip(self.given, inputs, strict=True))}
         for number, name in self.constants.items():
             if isinstance(name, str):
@@ -87,7 +88,11 @@ class OnnxModule(nn.Module):
             results = result if isinstance(result, tuple) else (result,)
             values.update(zip(made, results, strict=False))
         own = {*self.given, *self.constants}
-        return tuple(values[n].clone() if n in own else values[n] for n in self.outputs)
+        return tuple(_copy(values[n]) if n in own else values[n] for n in self.outputs)
+
+
+def _copy(value: Any) -> Any:
+    return [part.clone() for part in value] if isinstance(value, list) else value.clone()
 
 
 class OnnxChoice(OnnxNode):

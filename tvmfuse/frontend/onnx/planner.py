@@ -15,26 +15,28 @@ import onnx
 import torch
 
 from tvmfuse.errors import ImportModelError, UnsupportedOperatorError
-from tvmfuse.frontend.onnx import control, functions
+from tvmfuse.frontend.onnx import carried, control, functions
 from tvmfuse.frontend.onnx.call import Call, Refusal, UnknownInput
 from tvmfuse.frontend.onnx.module import OnnxModule, OnnxNode
 from tvmfuse.frontend.onnx.operators import DATA_DEPENDENT, OPERATORS, OUT_OF_SCOPE
-from tvmfuse.frontend.onnx.tensors import as_array, attribute_value, to_tensor
+from tvmfuse.frontend.onnx.tensors import as_array, attribute_value, constant
 
 # How many inputs an operator reads the values of, if not all: of others only shape or type.
-_READ = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
+_READ = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1, "OptionalHasElement": 0}
 
 
 @dataclasses.dataclass(eq=False)
 class Value:
     """A tensor, a sequence of tensors or nothing, with its example value.
 
-    ``sources`` are the model's inputs that it depends on.
+    ``sources`` are the model's inputs that it depends on, ``kind`` is the element type where
+    another one carries it.
     """
 
     number: int
     data: Any
     sources: frozenset[str] = frozenset()
+    kind: int | None = None
 
     @property
     def known(self) -> bool:
@@ -83,6 +85,9 @@ def module_of(
         scope[name] = planner.value(tensor, frozenset((name,)))
     for name, tensor in (fixed or {}).items():
         scope[name] = planner.value(tensor)
+    for given in model.graph.input:
+        if given.name in scope:
+            scope[given.name] = planner.enter(given, scope[given.name])
     planner.refuse_unsupported(model.graph)
     with torch.no_grad():
         outputs = planner.run(model.graph, scope)
@@ -97,10 +102,26 @@ class Planner:
         self.values: list[Value] = []
         self.nodes: Steps = []
 
-    def value(self, data: Any, sources: frozenset[str] = frozenset()) -> Value:
+    def value(
+        self, data: Any, sources: frozenset[str] = frozenset(), kind: int | None = None
+    ) -> Value:
         """A new value."""
-        self.values.append(Value(len(self.values), data, sources))
+        self.values.append(Value(len(self.values), data, sources, kind))
         return self.values[-1]
+
+    def enter(self, given: onnx.ValueInfoProto, value: Value) -> Value:
+        """An input of the model, as the graph carries it."""
+        kind = given.type.tensor_type.elem_type
+        if kind not in carried.KINDS:
+            return value
+        what = f"input {given.name!r}"
+        return self._step(what, value, lambda call, x: carried.enter(x, kind), kind)
+
+    def _step(self, what: str, value: Value, function: Any, kind: int | None) -> Value:
+        made = self.value(function(None, value.data), value.sources, kind)
+        if value.sources:
+            self.nodes.append((OnnxNode(Call("Cast", what, 0, {}), function), [value], [made]))
+        return made
 
     def refuse_unsupported(self, graph: onnx.GraphProto) -> None:
         """Raise UnsupportedOperatorError for all operators of the graph that are not known."""
@@ -136,7 +157,9 @@ class Planner:
         """Run a graph in a scope that has its inputs; return its outputs."""
         for initializer in graph.initializer:
             if initializer.name not in scope.maps[0]:
-                scope[initializer.name] = self.value(to_tensor(initializer))
+                scope[initializer.name] = self.value(
+                    constant(initializer), kind=carried.kind_of(initializer.data_type)
+                )
         if graph.sparse_initializer:
             raise ImportModelError("sparse initializers cannot be imported")
         self.run_nodes(graph.node, scope, self.opsets)
@@ -189,16 +212,21 @@ class Planner:
         if function is None:
             return functions.run_body(self, node, inputs, opsets)
         wanted = frozenset(i for i, name in enumerate(node.output) if name)
+        kinds = {i: v.kind for i, v in enumerate(inputs) if v is not None and v.kind is not None}
+        opset = opsets.get("", 1)
         call = Call(
             node.op_type,
             place(node),
-            opsets.get("", 1),
+            opset,
             {a.name: attribute_value(a) for a in node.attribute},
             {i: as_array(v.data) for i, v in enumerate(inputs) if v and _is_known_tensor(v)},
             len(node.output),
             wanted,
+            kinds,
+            carried.kinds_made(node, opset, kinds),
         )
-        result = function(call, *(None if v is None else v.data for v in inputs))
+        data = tuple(None if v is None else v.data for v in inputs)
+        result = carried.run(call, function, data)
         results = result if isinstance(result, tuple) else (result,)
         if len(results) <= max(wanted, default=0):
             raise Refusal(f"its output {max(wanted)} is used, which only training has")
@@ -206,7 +234,10 @@ class Planner:
         sources = frozenset[str]().union(*(v.sources for v in read if v is not None))
         if node.op_type in DATA_DEPENDENT and sources:
             raise Refusal("the shape of its result depends on values")
-        outputs = [self.value(data, sources) for data in results]
+        made = call.made or (None,) * len(results)
+        outputs = [
+            self.value(data, sources, kind) for data, kind in zip(results, made, strict=False)
+        ]
         if sources:
             self.nodes.append((OnnxNode(call, function), inputs, outputs))
         return outputs
@@ -214,12 +245,20 @@ class Planner:
     def finish(self, names: list[str], outputs: list[Value]) -> OnnxModule:
         """The module of what the outputs need."""
         for value in outputs:
-            if not isinstance(value.data, torch.Tensor):
-                raise ImportModelError("an output is a sequence or an optional: no tensor")
+            parts = value.data if isinstance(value.data, list) else [value.data]
+            if not all(isinstance(part, torch.Tensor) for part in parts):
+                raise ImportModelError("an output is an optional that is empty")
+        outputs = [self._leave(value) for value in outputs]
         kept, needed = self._kept(outputs)
         constants = self._constants(needed)
         module = OnnxModule(names, kept, constants, [v.number for v in outputs])
         return module.eval()
+
+    def _leave(self, value: Value) -> Value:
+        kind = value.kind
+        if kind is None:
+            return value
+        return self._step("an output", value, lambda call, x: carried.leave(x, kind), None)
 
     def branch(self, graph: onnx.GraphProto, scope: Scope) -> tuple[Steps, list[Value]]:
         """Run a graph whose steps are not those of the model; its steps and its outputs."""

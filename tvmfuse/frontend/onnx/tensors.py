@@ -10,6 +10,7 @@ import torch
 from onnx import TensorProto, numpy_helper
 
 from tvmfuse.errors import ImportModelError
+from tvmfuse.frontend.onnx.carried import KINDS, enter
 
 _TYPES = {
     TensorProto.FLOAT: torch.float32, TensorProto.DOUBLE: torch.float64,
@@ -20,24 +21,36 @@ _TYPES = {
 }  # fmt: skip
 
 
-def element_type(number: int, what: str) -> torch.dtype:
-    """PyTorch's name of an ONNX element type; raises ImportModelError for one we lack."""
+def element_type(number: int, what: str, outside: bool = False) -> torch.dtype:
+    """What PyTorch computes an ONNX element type in; raises ImportModelError for one we lack.
+
+    ``outside`` asks for what the model takes and returns (:mod:`.carried`).
+    """
+    if number in KINDS:
+        return KINDS[number].outside if outside else KINDS[number].inside
     if number not in _TYPES:
         name = TensorProto.DataType.Name(number)
-        raise ImportModelError(
-            f"{what} has the element type {name}; known are "
-            + ", ".join(str(t).removeprefix("torch.") for t in _TYPES.values())
-        )
+        known = [str(t).removeprefix("torch.") for t in _TYPES.values()]
+        known += [kind.name.lower() for kind in KINDS.values()]
+        raise ImportModelError(f"{what} has the element type {name}; known are " + ", ".join(known))
     return _TYPES[number]
 
 
 def to_tensor(proto: TensorProto) -> torch.Tensor:
-    """A tensor of the file."""
-    dtype = element_type(proto.data_type, f"the constant {proto.name!r}")
+    """A tensor of the file, as a model takes it."""
+    dtype = element_type(proto.data_type, f"the constant {proto.name!r}", outside=True)
     array = numpy_helper.to_array(proto)
     if dtype == torch.bfloat16:
         return torch.from_numpy(array.view("int16").copy()).view(torch.bfloat16)
+    if proto.data_type in KINDS:
+        name = str(dtype).removeprefix("torch.")
+        array = array.astype(name) if KINDS[proto.data_type].high else array.view(name)
     return torch.tensor(array)  # copies: arrays over the file's bytes are read-only
+
+
+def constant(proto: TensorProto) -> torch.Tensor:
+    """A tensor of the file, as the graph carries it."""
+    return enter(to_tensor(proto), proto.data_type)
 
 
 def attribute_value(attribute: onnx.AttributeProto) -> Any:
@@ -46,7 +59,7 @@ def attribute_value(attribute: onnx.AttributeProto) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, TensorProto):
-        return to_tensor(value)
+        return constant(value)
     if isinstance(value, onnx.GraphProto):
         return value
     if attribute.type == onnx.AttributeProto.STRINGS:

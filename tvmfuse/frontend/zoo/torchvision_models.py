@@ -54,6 +54,8 @@ def _make(name: str, source: str) -> nn.Module:
     options: dict[str, Any] = {"weights": "DEFAULT" if source == "pretrained" else None}
     if _kind(name) in ("segmentation", "detection"):
         options["weights_backbone"] = None
+    if name.startswith("vit_"):  # takes one size only; that of vit_h_14's weights is not 224
+        options["image_size"] = _first(getattr(_preset(name)[0], "crop_size", None), _SIDE)
     with warnings.catch_warnings():
         # torchvision warns that the initialiser of two models may change: seeds cover us.
         warnings.simplefilter("ignore", FutureWarning)

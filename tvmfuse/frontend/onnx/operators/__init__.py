@@ -12,8 +12,10 @@ from tvmfuse.frontend.onnx.operators import (
     quantization,
     recurrent,
     reductions,
+    regions,
     resizing,
     sequences,
+    spectral,
     structure,
 )
 
@@ -26,8 +28,10 @@ OPERATORS: dict[str, Operator] = {
     **quantization.OPERATORS,
     **recurrent.OPERATORS,
     **reductions.OPERATORS,
+    **regions.OPERATORS,
     **resizing.OPERATORS,
     **sequences.OPERATORS,
+    **spectral.OPERATORS,
     **structure.OPERATORS,
 }
 
@@ -47,6 +51,10 @@ OUT_OF_SCOPE = {
             "Multinomial",
         ),
         _RANDOM,
+    ),
+    "NonMaxSuppression": (
+        "selects as many boxes as the values say, and a compiled model has fixed shapes: export "
+        "the detector without it, and select behind the model (torchvision.ops.nms)"
     ),
     "ImageDecoder": "decodes image files, which no tensor kernel can",
 }  # fmt: skip

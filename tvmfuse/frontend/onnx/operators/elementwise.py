@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tvmfuse.frontend.onnx.call import Call, Operator, Refusal
+from tvmfuse.frontend.onnx.carried import convert
 from tvmfuse.frontend.onnx.tensors import element_type
 
 
@@ -134,11 +135,16 @@ def _dropout(call: Call, x: Tensor, ratio: Any = None, training: Any = None) -> 
 
 
 def _cast(call: Call, x: Tensor) -> Tensor:
-    return x.to(element_type(call.attribute("to"), "its result"))
+    return _converted(call, x, element_type(call.attribute("to"), "its result"))
 
 
 def _cast_like(call: Call, x: Tensor, like: Tensor) -> Tensor:
-    return x.to(like.dtype)
+    return _converted(call, x, like.dtype)
+
+
+def _converted(call: Call, x: Tensor, dtype: torch.dtype) -> Tensor:
+    target = call.made[0] if call.made else None
+    return convert(x, call.kinds.get(0), target, dtype, bool(call.attribute("saturate", 1)))
 
 
 def _identity(call: Call, x: Any) -> Any:

@@ -144,11 +144,15 @@ def _max_unpool(call: Call, *inputs: Any) -> Tensor:
         for i, (n, s, k) in enumerate(zip(x.shape[2:], stride, kernel, strict=True))
     ]
     full = [*x.shape[:2], *natural]
-    if shape is not None and list(shape) != full:
-        # The places count in the plane that the window implies, in the corner of a larger one.
-        raise Refusal(f"its output_shape {shape.tolist()} is not the {full} that its window gives")
     flat = torch.zeros(math.prod(full), dtype=x.dtype)
-    return torch.scatter(flat, 0, places.reshape(-1), x.reshape(-1)).reshape(full)
+    result = torch.scatter(flat, 0, places.reshape(-1), x.reshape(-1)).reshape(full)
+    # The places count in the plane that the window implies, in the corner of a larger one.
+    more = (
+        [0] * len(natural)
+        if shape is None
+        else [int(wanted) - extent for wanted, extent in zip(shape[2:], natural, strict=True)]
+    )
+    return padded(result, [0] * len(natural), more, 0.0)
 
 
 OPERATORS: dict[str, Operator] = {

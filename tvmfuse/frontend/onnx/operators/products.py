@@ -104,13 +104,25 @@ def _col2im(call: Call, *inputs: Any) -> Tensor:
     x = inputs[0]
     image, block = call.setting(1, "image_shape", inputs), call.setting(2, "block_shape", inputs)
     rank = len(image)
-    pads = call.attribute("pads") or [0] * (2 * rank)
-    if rank != 2 or pads[:rank] != pads[rank:]:
-        raise Refusal("only two axes with the same padding before and after are known")
-    return F.fold(
-        x, image, block, call.attribute("dilations") or 1, pads[:rank],
-        call.attribute("strides") or 1,
-    )  # fmt: skip
+    stride = list(call.attribute("strides") or [1] * rank)
+    dilation = list(call.attribute("dilations") or [1] * rank)
+    pads = list(call.attribute("pads") or [0] * (2 * rank))
+    if rank == 2 and pads[:rank] == pads[rank:]:
+        return F.fold(x, image, block, dilation, pads[:rank], stride)
+    if rank not in _TRANSPOSED:
+        raise Refusal(f"works on {rank} axes; known are 1, 2 and 3")
+    reach = [(k - 1) * d + 1 for k, d in zip(block, dilation, strict=True)]
+    wide = [n + b + a for n, b, a in zip(image, pads[:rank], pads[rank:], strict=True)]
+    grid = [(w - r) // s + 1 for w, r, s in zip(wide, reach, stride, strict=True)]
+    # A transposed convolution in which each element of a block has a channel of its own.
+    taps = math.prod(block)
+    channels = x.shape[1] // taps
+    weight = torch.eye(taps, dtype=x.dtype).reshape(taps, 1, *block)
+    weight = weight.repeat(channels, 1, *[1] * rank)
+    columns = x.reshape(x.shape[0], -1, *grid)
+    summed = _TRANSPOSED[rank](columns, weight, None, stride, 0, 0, channels, dilation)
+    after = [n + b - m for n, b, m in zip(image, pads[:rank], summed.shape[2:], strict=True)]
+    return padded(summed, [-b for b in pads[:rank]], after, 0.0)
 
 
 def _det(call: Call, x: Tensor) -> Tensor:
@@ -133,55 +145,7 @@ def _minor(x: Tensor, columns: list[int], row: int) -> Tensor:
     return total
 
 
-def _dft_matrix(length: int, points: int, sign: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    turns = torch.arange(points)[:, None] * torch.arange(length)[None] % points
-    angles = turns.double() * (2 * math.pi / points)
-    return torch.cos(angles).to(dtype), (sign * torch.sin(angles)).to(dtype)
-
-
-def _dft(call: Call, *inputs: Any) -> Tensor:
-    x = inputs[0]
-    given = call.array(2, "axis", inputs)
-    axis = call.attribute("axis", 1) if call.version < 20 else -2
-    axis = (axis if given is None else int(given.item())) % x.ndim
-    inverse, onesided = call.attribute("inverse", 0), call.attribute("onesided", 0)
-    if inverse and onesided:
-        raise Refusal("an inverse transform of one side is not known")
-    size = call.array(1, "dft_length", inputs)
-    points = x.shape[axis] if size is None else int(size.item())
-    real = x[..., 0].movedim(axis, -1)
-    imaginary = x[..., 1].movedim(axis, -1) if x.shape[-1] == 2 else torch.zeros_like(real)
-    used = min(points, real.shape[-1])
-    c, s = _dft_matrix(used, points, 1.0 if inverse else -1.0, x.dtype)
-    if onesided:
-        c, s = c[: points // 2 + 1], s[: points // 2 + 1]
-    real, imaginary = real[..., :used], imaginary[..., :used]
-    parts = (real @ c.T - imaginary @ s.T, real @ s.T + imaginary @ c.T)
-    scale = 1.0 / points if inverse else 1.0
-    return torch.stack([(p * scale).movedim(-1, axis) for p in parts], -1)
-
-
-def _stft(call: Call, *inputs: Any) -> Tensor:
-    signal = inputs[0]
-    step = int(call.required(1, "frame_step", inputs).item())
-    window = inputs[2] if len(inputs) > 2 else None
-    given = call.array(3, "frame_length", inputs)
-    if given is None and window is None:
-        raise Refusal("has neither a window nor a frame_length")
-    length = int(given.item()) if given is not None else inputs[2].shape[0]
-    if signal.ndim == 3 and signal.shape[-1] == 2:
-        raise Refusal("its signal is complex")
-    signal = signal.reshape(signal.shape[:2])
-    starts = range(0, signal.shape[1] - length + 1, step)
-    frames = torch.stack([signal[:, s : s + length] for s in starts], 1)
-    frames = frames if window is None else frames * window
-    c, s = _dft_matrix(length, length, -1.0, signal.dtype)
-    kept = length // 2 + 1 if call.attribute("onesided", 1) else length
-    return torch.stack([frames @ c[:kept].T, frames @ s[:kept].T], -1)
-
-
 OPERATORS: dict[str, Operator] = {
-    "Col2Im": _col2im, "Conv": _conv, "ConvTranspose": _conv_transpose, "DFT": _dft, "Det": _det,
+    "Col2Im": _col2im, "Conv": _conv, "ConvTranspose": _conv_transpose, "Det": _det,
     "Einsum": _einsum, "Gemm": _gemm, "MatMul": lambda c, a, b: torch.matmul(a, b),
-    "STFT": _stft,
 }  # fmt: skip

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
 import torch
 from torch import Tensor
 
-from tvmfuse.frontend.onnx.call import Call, Operator, Refusal, axis_in
+from tvmfuse.frontend.onnx.call import Call, Operator, axis_in
+from tvmfuse.frontend.onnx.carried import KINDS, Kind, decoded, encoded
 from tvmfuse.frontend.onnx.operators.products import convolve
+from tvmfuse.frontend.onnx.tensors import element_type
 
 
 def _spread(call: Call, scale: Tensor, x: Tensor) -> Tensor:
@@ -22,25 +25,30 @@ def _spread(call: Call, scale: Tensor, x: Tensor) -> Tensor:
     return scale.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
 
 
-def _to_integer(x: Tensor, zero: Tensor) -> Tensor:
+def _to_integer(x: Tensor, zero: Tensor, kind: Kind | None = None) -> Tensor:
     limits = torch.iinfo(zero.dtype)
-    shifted = torch.round(x) + zero.to(x.dtype)
-    return torch.clamp(shifted, limits.min, limits.max).to(zero.dtype)
+    low, high = (limits.min, limits.max) if kind is None else (kind.low, kind.high)
+    rounded = torch.round(x) if x.dtype == torch.float64 else torch.round(x).float()
+    return torch.clamp(rounded + zero.to(rounded.dtype), low, high).to(zero.dtype)
 
 
 def _quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    made = call.made[0] if call.made else None
+    kind = None if made is None else KINDS[made]
+    inner = (x.float() if not x.is_floating_point() else x) / _spread(call, scale, x)
+    if made is not None and not KINDS[made].high:
+        # The zero point of floats only names their type: the standard wants it to be zero.
+        return encoded(inner, made, bool(call.attribute("saturate", 1)))
     if zero is None:
-        kind = call.attribute("output_dtype", 0)
-        if kind not in (0, 2):
-            raise Refusal("output_dtype without a zero point is not known")
-        zero = torch.zeros((), dtype=torch.uint8)
-    if zero.is_floating_point():
-        raise Refusal("quantises to an 8-bit float")
-    inner = x.float() if not x.is_floating_point() else x
-    return _to_integer(inner / _spread(call, scale, x), _spread(call, zero, x))
+        given = call.attribute("output_dtype", 0) or onnx.TensorProto.UINT8
+        zero = torch.zeros((), dtype=element_type(given, "its result"))
+    return _to_integer(inner, _spread(call, zero, x), kind)
 
 
 def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    kind = call.kinds.get(0)
+    if kind is not None and not KINDS[kind].high:
+        return decoded(x, kind).to(scale.dtype) * _spread(call, scale, x)
     wide = x.to(torch.int32)
     if zero is not None:
         wide = wide - _spread(call, zero, x).to(torch.int32)

@@ -53,6 +53,8 @@ def _along(call: Call, x: Tensor, axis: int, size: int, factor: float, window: A
     if mode == "nearest":
         places = np.clip(_nearest(call, at), 0, extent - 1).astype(np.int64)
         y = x.index_select(axis, torch.from_numpy(places))
+    elif not x.is_floating_point():
+        raise Refusal("interpolates integers, whose rounding no standard says; cast to float first")
     else:
         matrix = torch.from_numpy(_weights(call, mode, at, extent, factor)).to(x.dtype)
         y = torch.matmul(x.movedim(axis, -1), matrix.T).movedim(-1, axis)

@@ -204,10 +204,15 @@ def _space_to_depth(call: Call, x: Tensor) -> Tensor:
     return x.reshape(n, c * b * b, h // b, w // b)
 
 
+def _has_element(call: Call, x: Any = None) -> Tensor:
+    return torch.tensor(x is not None)
+
+
 OPERATORS: dict[str, Operator] = {
     "Concat": _concat, "Constant": _constant, "ConstantOfShape": _constant_of_shape,
     "DepthToSpace": _depth_to_space, "Expand": _expand, "EyeLike": _eye_like,
-    "Flatten": _flatten, "Pad": _pad, "Range": _range, "Reshape": _reshape, "Shape": _shape,
+    "Flatten": _flatten, "Pad": _pad, "OptionalGetElement": lambda c, x: x,
+    "OptionalHasElement": _has_element, "Range": _range, "Reshape": _reshape, "Shape": _shape,
     "Size": _size, "Slice": _slice, "SpaceToDepth": _space_to_depth, "Split": _split,
     "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose, "Trilu": _trilu,
     "Unsqueeze": _unsqueeze,
