@@ -62,17 +62,17 @@ PAD_M, PAD_N = 128, 128
 
 
 def estimate(t: Tile, m: int, n: int, gpu: Gpu) -> float:
-    """Relative time of one call: waves of blocks, each as fast as its registers are reused.
+    """Relative time of one call: blocks that one multiprocessor gets, each as fast as its warps
+    hide latencies and its registers are reused, and what they load from memory.
 
     A model for the order of tiles, never calibrated on a device.
     """
     blocks = math.ceil(m / t.bm) * math.ceil(n / t.bn)
-    resident = max(1, min(8, 1024 // t.threads))
-    waves = max(1.0, blocks / (gpu.sms * resident))
-    busy = min(1.0, min(blocks / gpu.sms, resident) * t.threads / 256)
+    mine = math.ceil(blocks / gpu.sms)
+    together = min(mine, 8, gpu.threads_per_sm // t.threads)
+    busy = min(1.0, together * t.threads / 256)
     loads = (t.tm + t.tn) / 4 / (t.tm * t.tn)  # of shared memory, an FMA
-    stage = (t.bm + t.bn) / (t.bm * t.bn)  # of global memory, an FMA
-    return waves * resident * t.bm * t.bn * (1 + 4 * loads + 8 * stage) / busy
+    return mine * (t.bm * t.bn * (1 + 4 * loads) / busy + 8 * (t.bm + t.bn))
 
 
 def best_tile(m: int, n: int, gpu: Gpu) -> Tile:
