@@ -185,7 +185,7 @@ def test_tvm_that_cannot_compile_is_told(tiny, monkeypatch):
 class NoCompiler:
     """An executable where no C++ compiler can be found."""
 
-    def export_library(self, path):
+    def export_library(self, path, fcompile=None):
         raise OSError("g++: not found")
 
 

@@ -11,8 +11,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +44,20 @@ def environment_threads() -> int | None:
 def default_log_dir() -> Path:
     """Folder of the tuning logs when none is named."""
     return Path(os.environ.get("TVMFUSE_LOG_DIR") or "tuning_logs")
+
+
+@contextlib.contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable that TVM reads, while the context is open; for one thread at a time."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def cuda_homes() -> tuple[Path, ...]:

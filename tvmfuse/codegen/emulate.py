@@ -7,7 +7,6 @@ taken as it is but for its pointers, which become checked ones (see ``emulator.h
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ from tvm import tirx
 from tvm.tirx import PrimFunc
 from tvm.tirx.build import split_host_device_mods
 
+from tvmfuse.config import environment
 from tvmfuse.errors import BuildError
 
 GUARD_BYTES = 4096  # around every buffer, so that a stray access meets nobody's data
@@ -80,15 +80,9 @@ def cuda_text(func: PrimFunc, target_json: dict[str, Any]) -> CudaText:
 
 
 def _text(module: tvm.IRModule, target: Any) -> str:
-    before = os.environ.get("TVM_COMPILE_FORCE_FALLBACK")
-    os.environ["TVM_COMPILE_FORCE_FALLBACK"] = "1"  # a module of text instead of a compiled one
-    try:
+    # With it TVM makes a module of text instead of a compiled one.
+    with environment("TVM_COMPILE_FORCE_FALLBACK", "1"):
         return str(tvm.get_global_func("target.build.cuda")(module, target).inspect_source())
-    finally:
-        if before is None:
-            del os.environ["TVM_COMPILE_FORCE_FALLBACK"]
-        else:
-            os.environ["TVM_COMPILE_FORCE_FALLBACK"] = before
 
 
 def _host(entry: PrimFunc) -> tuple[list[Launch], dict[str, tuple[tuple[int, ...], str]]]:
