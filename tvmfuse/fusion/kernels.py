@@ -16,6 +16,7 @@ from tvmfuse.fusion.step import ANCHOR, OPAQUE, REDUCTION
 from tvmfuse.graph import Graph, Node, dtype_of, node_bytes, node_flops, shape_of
 from tvmfuse.schedules.anchor import ATTR, Conv2d, from_text
 from tvmfuse.schedules.base import blocks, new_schedule
+from tvmfuse.schedules.cpu.contraction import by_planes
 from tvmfuse.schedules.cpu.winograd_rows import by_rows
 
 # What the names of kernels mean; a name that is not here stands for itself, without "tir_".
@@ -126,6 +127,24 @@ class KernelGraph(Graph):
             return f"its axes are {axes}, not channels last to channels first"
         if not isinstance(record, Conv2d) or not by_rows(record):
             return "the convolution is none of 3x3, stride 1, with whole vectors of channels"
+        return ""
+
+    def layout_read(self, name: str, anchor: str) -> str:
+        """Why a convolution cannot read through a transpose; empty where it can.
+
+        Parameters
+        ----------
+        name
+            The transpose.
+        anchor
+            The convolution that reads its result.
+        """
+        record = self.record(anchor)
+        axes = permutation(self.function(name))
+        if axes != (0, 2, 3, 1):
+            return f"its axes are {axes}, not channels first to channels last"
+        if not isinstance(record, Conv2d) or not by_planes(record):
+            return "the convolution is none without groups of up to 4 channels"
         return ""
 
     def record(self, name: str) -> Any:
