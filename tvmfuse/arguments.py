@@ -106,6 +106,7 @@ _HELP = {
     "bench": "compare with other runtimes (options: tvmfuse bench --help)",
     "explain": "show what a model consists of, what is fused, what is not, and why",
     "verify": "check an artifact against the model that it was made from, or another one",
+    "diagnose": "where an artifact's time goes, kernel by kernel, against this machine",
     "stability": "which values overflow or underflow in float16 and bfloat16, and where",
     "log": "look after tuning logs",
 }
@@ -137,6 +138,13 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("bench", help=_HELP["bench"])
     _add_explain(commands, common)
     _add_verify(commands, common)
+    diagnose = _add(commands, "diagnose", common)
+    diagnose.add_argument("artifact", type=Path, metavar="DIR", help="folder of the artifact")
+    diagnose.add_argument("--threads", **_MODEL_OPTIONS["target"]["--threads"])
+    diagnose.add_argument("--seconds", type=float, default=3.0, metavar="S",
+                          help="how long to call it (default: 3)")  # fmt: skip
+    diagnose.add_argument("--rows", type=int, default=20, metavar="N",
+                          help="kernels to print (default: 20); --json has all")  # fmt: skip
     stability = _add(commands, "stability", common)
     for flag, arguments in _MODEL_OPTIONS["model"].items():
         if flag != "--dtype":

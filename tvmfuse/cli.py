@@ -188,6 +188,17 @@ def _bisect(parsed: Namespace) -> int:
     return EXIT_ERROR if found["broken"] else EXIT_OK
 
 
+def _diagnose(parsed: Namespace) -> int:
+    if parsed.seconds <= 0 or parsed.rows < 1:
+        raise OptionError(f"--seconds {parsed.seconds:g} and --rows {parsed.rows} must be positive")
+    from tvmfuse.diagnose import diagnose
+    from tvmfuse.report.tables import format_diagnosis
+
+    found = diagnose(parsed.artifact, parsed.threads, parsed.seconds)
+    print(json.dumps(found, indent=2) if parsed.json else format_diagnosis(found, parsed.rows))
+    return EXIT_OK
+
+
 def _stability(parsed: Namespace) -> int:
     options = _model_options(parsed, parsed.model)
     from tvmfuse import api
@@ -301,6 +312,7 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "compile": _compile,
     "explain": _explain,
     "verify": _verify,
+    "diagnose": _diagnose,
     "stability": _stability,
     "log status": _log_status,
     "log clear": _log_clear,
