@@ -207,7 +207,7 @@ def _schedule(func: PrimFunc, t: Tile) -> Schedule:
     assert block is not None
     gemm = block.rv
     rows = sch.get_sblock(ROWS)
-    base.inline_producers(sch, rows, keep=())
+    base.inline_producers(sch, gemm, keep=(ROWS,))
     out = base.detach_output(sch, gemm)
     _flatten(sch, out)
     columns = sch.cache_read(gemm, 1, "shared")

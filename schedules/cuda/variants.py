@@ -20,6 +20,8 @@ from tvmfuse.schedules.variant import (
     AnyVariant,
     Variant,
     WrittenVariant,
+    twin,
+    widened,
     zero,
 )
 
@@ -30,6 +32,9 @@ _HALF_RTOL = 2e-2
 
 def variants_of(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
     """All variants of ``anchor`` in ascending order of estimated time."""
+    if isinstance(anchor, (Conv2d, Dense)) and anchor.result:
+        same = variants_of(twin(anchor), hardware)
+        return tuple(widened(v, anchor) for v in same if isinstance(v, Variant))
     if isinstance(anchor, Conv2d):
         return (gemm_conv2d(anchor),) if applicable(anchor) else (conv2d(anchor),)
     if isinstance(anchor, Dense):
