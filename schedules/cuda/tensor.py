@@ -56,9 +56,13 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of one block: both staged tiles, and a strip of sums of every warp."""
+        """Shared memory of one block: both staged tiles, and a strip of sums of every warp.
+
+        TVM keeps the strips between those of the first and the last row of warps as well.
+        """
         staged = self.bm * (self.bk + _PAD) + self.bk * (self.bn + _PAD)
-        return 2 * staged + 4 * self.warps * EDGE * (self.wn + _PAD_SUMS)
+        strips = (self.bm - self.wm) // EDGE + 1
+        return 2 * staged + 4 * strips * EDGE * (self.bn // self.wn) * (self.wn + _PAD_SUMS)
 
 
 TILES = tuple(
@@ -140,8 +144,8 @@ def _schedule(func: PrimFunc, t: Tile) -> Schedule:
     flatten(sch, out)
     sums = sch.cache_write(gemm, 0, "wmma.accumulator")
     sch.set_scope(sums, 0, "local")  # so that only the warp's own are stored; shared memory at last
-    wm, wn = t.wm, t.wn
-    sch.transform_layout(sums, ("write", 0), lambda i, j: (i // wm, j // wn, i % wm, j % wn))
+    wn = t.wn
+    sch.transform_layout(sums, ("write", 0), lambda i, j: (i // EDGE, j // wn, i % EDGE, j % wn))
     columns = sch.cache_read(gemm, 1, "shared")
     sch.set_scope(rows, 0, "shared")
     left = sch.cache_read(gemm, 0, "wmma.matrix_a")

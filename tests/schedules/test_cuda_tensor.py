@@ -161,6 +161,7 @@ def test_default_kernels_compile_without_spills(kit, target, sizes):
     size, channels, outs, window = sizes
     conv = mixed(kit.conv(1, size, size, channels, outs, k=window, pad=window // 2), "float16")
     schedule = TensorTemplate().apply(kernel(variant_of(conv), True), hardware, False)[0]
+    assert launches(schedule.mod["main"], hardware.gpu)
     text = emulation.cuda_text(schedule.mod["main"], hardware.target_json)
     assert "wmma::mma_sync" in text.source
     try:
