@@ -160,6 +160,7 @@ def _schedule(func: PrimFunc, t: Tile) -> Schedule:
     sch.bind(warp, "threadIdx.y")
     for loop in (k1, m2, n2):
         sch.unroll(loop)
+    sch.annotate(k0, "disable_unroll", True)  # the compiler's own took 255 registers and spilled
     for fragment, name in ((left, names["a"]), (right, names["b"])):
         sch.compute_at(fragment, k1, preserve_unit_loops=True)
         sch.tensorize(_fragment_loop(sch, fragment), name)
