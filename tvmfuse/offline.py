@@ -122,8 +122,8 @@ def verification_json(report: VerifyReport, hardware: Hardware) -> dict[str, Any
 def estimated_ms(groups: list[GroupKernel], artifact: Artifact, gpu: Gpu) -> dict[str, Any]:
     """A lower bound of the latency by roofline; never a measurement.
 
-    Operations at the peak of float32, or of the half that the products take, bytes of weights and intermediates at the bandwidth of the
-    memory, the longer of the two, and every launch.
+    Operations at the peak of float32, or of the half that the products take, bytes of weights and
+    intermediates at the bandwidth of the memory, the longer of the two, and every launch.
     """
     flops = sum(count_flops(as_main(group.kernels[0])) for group in groups)
     moved_bytes = sum(w.nbytes for w in artifact.weights) + artifact.footprint.moved_bytes
