@@ -7,15 +7,17 @@ that nothing is transformed at run time.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import tvm
 from tvm import te, tirx
 from tvm.tirx import PrimFunc
 
-from tvmfuse.schedules.anchor import Anchor
+from tvmfuse.schedules.anchor import Anchor, Conv2d, Dense
 
 OUT_ELEMWISE_FUSABLE = 4  # TVM's OpPatternKind of a convolution
 
@@ -63,7 +65,7 @@ class Variant:
     @property
     def weight_bytes(self) -> int:
         """Size of the packed weight."""
-        return math.prod(self.weight_shape) * np.dtype(self.anchor.dtype).itemsize
+        return math.prod(self.weight_shape) * tvm.DataType(self.anchor.dtype).bits // 8
 
     def prim_func(self) -> PrimFunc:
         """Build the unscheduled kernel ``(x, w, y)``."""
@@ -99,6 +101,27 @@ class WrittenVariant:
 
 
 AnyVariant = Variant | WrittenVariant
+
+
+def twin(anchor: Conv2d | Dense) -> Conv2d | Dense:
+    """The anchor with operands of the type of its sums."""
+    return dataclasses.replace(anchor, dtype=anchor.result or anchor.dtype, result="")
+
+
+def widened(variant: Variant, anchor: Conv2d | Dense) -> Variant:
+    """A variant of the twin of ``anchor`` that reads and stores operands of the narrow type.
+
+    They are widened where they are read. Only for variants that pack weights by moving them: what
+    is computed of weights (Winograd's) would be rounded once more.
+    """
+
+    def wide(x: te.Tensor, name: str) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: x(*i).astype(anchor.result), name=name)
+
+    def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        return variant.compute(wide(x, "wide_x"), wide(w, "wide_w"))
+
+    return dataclasses.replace(variant, anchor=anchor, compute=compute)
 
 
 def zero(dtype: str) -> tirx.PrimExpr:

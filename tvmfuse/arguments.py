@@ -45,7 +45,9 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "--shape": {"type": parse_shape, "action": "append", "metavar": "N,C,H,W[:TYPE]",
                     "help": "shape of an input, and its element type where that is not float32 "
                             "or the example's own (1,128:int64); repeat for several inputs"},
-        "--dtype": {"default": "float32", "help": "float32 (the only one yet)"},
+        "--dtype": {"default": "float32",
+                    "help": "float32 (the model's own types, the default), float16 or bfloat16 "
+                            "(halves for the operands of convolutions and products)"},
         "--weights": {"metavar": "FILE|random", "help": "a state dict, or 'random'"},
         "--seed": {"type": int, "default": 0, "metavar": "N",
                    "help": "of random weights, inputs and the search (default: 0)"},

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvmfuse.errors import OptionError
+from tvmfuse.signature import OWN_TYPES
 
 DEFAULT_TUNE_BUDGET_S = 600.0
-DTYPES = ("float32",)
+DTYPES = ("float32", "float16", "bfloat16")
 MEASURES = ("auto", "local", "none")
 FALLBACKS = ("none", "eager")
 ACCUMULATIONS = ("plain", "compensated")
@@ -103,7 +104,9 @@ class CompileOptions:
         Shapes of all inputs, with an element type (``((1, 128), "int64")``) or without; None
         keeps the model's own. Not together with ``batch``.
     dtype
-        ``"float32"``, the only one in this release.
+        ``"float32"``: the model keeps its own types. ``"float16"`` or ``"bfloat16"``: operands of
+        a float32 model's convolutions and products become halves, by the table of
+        `tvmfuse.precision.mixed`; what it takes and returns keeps its type.
     weights
         ``"random"``, or a state dict's path; None takes the best that can be had.
     trials
@@ -114,7 +117,8 @@ class CompileOptions:
     log_dir
         Folder of the tuning logs; None is replaced by ``TVMFUSE_LOG_DIR`` or ``tuning_logs``.
     output
-        Folder of the artifact; None is replaced by ``build/<model>-<target>``.
+        Folder of the artifact; None is replaced by ``build/<model>-<target>``, with ``-<dtype>``
+        behind it for a half.
     seed
         Seed of random weights, inputs and the search.
     measure
@@ -179,9 +183,15 @@ class CompileOptions:
         self._check_numbers()
         self._check_weights()
 
+    @property
+    def computes(self) -> str:
+        """Of the signature (`tvmfuse.signature.Signature`)."""
+        return OWN_TYPES if self.dtype == DTYPES[0] else self.dtype
+
     def _default_output(self) -> Path:
         name = Path(self.model).stem if self.model.endswith((".pt2", ".onnx")) else self.model
-        slug = re.sub(r"[^A-Za-z0-9._]+", "-", f"{name}-{self.target}").strip("-")
+        half = "" if self.dtype == DTYPES[0] else f"-{self.dtype}"
+        slug = re.sub(r"[^A-Za-z0-9._]+", "-", f"{name}-{self.target}{half}").strip("-")
         return Path("build") / slug
 
     def _check_model_and_shape(self) -> None:
@@ -205,6 +215,11 @@ class CompileOptions:
         if self.dtype not in DTYPES:
             raise OptionError(
                 f"--dtype {self.dtype} is not in this release, which has {', '.join(DTYPES)}"
+            )
+        if self.dtype != "float32" and self.fallback != "none":
+            raise OptionError(
+                f"--dtype {self.dtype} and --fallback {self.fallback} do not go together: what "
+                "PyTorch runs between the parts would stay float32; drop one of them"
             )
         if self.measure not in MEASURES:
             raise OptionError(

@@ -11,7 +11,9 @@ from tvmfuse.schedules.cpu.contraction import conv2d_direct, dense
 from tvmfuse.schedules.cpu.depthwise import applicable as is_depthwise
 from tvmfuse.schedules.cpu.depthwise import depthwise
 from tvmfuse.schedules.cpu.winograd_rows import winograd_rows
-from tvmfuse.schedules.variant import AnyVariant
+from tvmfuse.schedules.variant import AnyVariant, Variant, twin, widened
+
+_MOVED_WEIGHTS = frozenset(("direct", "depthwise"))  # variants that only rearrange their weights
 
 
 def variants(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
@@ -20,6 +22,9 @@ def variants(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
         return attention_variants(anchor, hardware)
     if isinstance(anchor, BatchMatmul):
         return batch_matmul_variants(anchor, hardware)
+    if anchor.result:
+        same = [v for v in variants(twin(anchor), hardware) if v.name in _MOVED_WEIGHTS]
+        return tuple(widened(v, anchor) for v in same if isinstance(v, Variant))
     if isinstance(anchor, Dense):
         return (dense(anchor, hardware),)
     if is_depthwise(anchor):

@@ -49,7 +49,7 @@ def verify_again(
         found = split(program, forward_parameters(loaded.module))
         check_signature(model.manifest.signature, found.signature, loaded.name)
         return loaded.name, verify_parts(model, loaded, found, seed, metric)
-    workload = workload_of(loaded)
+    workload = workload_of(loaded, model.manifest.signature.computes)
     check_signature(model.manifest.signature, workload.signature, workload.name)
     return workload.name, verify(model, workload, seed, metric=metric)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmfuse.config import CompileOptions
-from tvmfuse.errors import ImportModelError
+from tvmfuse.errors import ImportModelError, OptionError
 from tvmfuse.fallback.build_parts import BuildParts
 from tvmfuse.frontend.branches import chooses
 from tvmfuse.frontend.import_model import workload_of
@@ -19,6 +19,7 @@ from tvmfuse.hardware import Hardware
 from tvmfuse.report.progress import Progress
 from tvmfuse.run import Clock, Run, rules_of, runnable_target, source_of
 from tvmfuse.runtime.write import check_destination
+from tvmfuse.signature import OWN_TYPES
 from tvmfuse.workload import Workload
 
 
@@ -71,20 +72,26 @@ def compile_loaded(
     with clock("import"):
         program = loaded.program or export_program(loaded.module, loaded.example_inputs)
         loaded = loaded._replace(program=program)
-        found = _whole_or_parts(loaded, options.fallback == "eager", progress)
+        found = _whole_or_parts(loaded, options, progress)
     if isinstance(found, Workload):
         return Run(found, hardware, options, progress, clock).go(output)
     return BuildParts(loaded, found, hardware, options, progress, clock).go(output)
 
 
 def _whole_or_parts(
-    loaded: LoadedReference, fallback: bool, progress: Progress
+    loaded: LoadedReference, options: CompileOptions, progress: Progress
 ) -> Workload | Split:
+    fallback = options.fallback == "eager"
     if not chooses(loaded.program):
         try:
-            return workload_of(loaded)
+            return workload_of(loaded, options.computes)
         except ImportModelError as refusal:
             if not fallback:
                 raise
             progress.warn(f"{refusal}\n  PyTorch runs these operators (--fallback eager)")
+    elif options.computes != OWN_TYPES:
+        raise OptionError(
+            f"{loaded.name} chooses between branches and is compiled in parts, which --dtype "
+            f"{options.dtype} does not cast in this release; leave --dtype out"
+        )
     return split(loaded.program, forward_parameters(loaded.module), fallback)

@@ -97,7 +97,7 @@ class KernelGraph(Graph):
         full = [
             o
             for o in node.operands
-            if isinstance(o, relax.Var) and shape_of(o) == node.shape and dtype_of(o) == node.dtype
+            if isinstance(o, relax.Var) and shape_of(o) == node.shape and _alike(o, node)
         ]
         if len(full) > 1:
             return op
@@ -169,6 +169,12 @@ class KernelGraph(Graph):
             if function not in rows:
                 rows[function] = _reduces_rows(self.function(name))
         return tuple(n for n in found if rows[str(self.nodes[n].value.args[0].name_hint)])
+
+
+def _alike(operand: Any, node: Node) -> bool:
+    """Whether an operand has the result's type, or is stored narrower or wider than computed."""
+    types = (dtype_of(operand), node.dtype)
+    return types[0] == types[1] or all("float" in dtype for dtype in types)
 
 
 def is_kernel(value: Any) -> bool:

@@ -19,6 +19,7 @@ from tvmfuse.passes import lower_comparisons as comparisons
 from tvmfuse.passes import lower_compensated as compensation
 from tvmfuse.passes import lower_moments as moments
 from tvmfuse.passes import lower_numerics as numerics
+from tvmfuse.passes.absorb_casts import AbsorbCasts
 from tvmfuse.passes.cancel_transposes import CancelTransposes
 from tvmfuse.passes.canonical_moves import CanonicalMoves
 from tvmfuse.passes.fold_batch_norm import FoldBatchNorm
@@ -32,6 +33,7 @@ from tvmfuse.passes.invariants import check_fused
 from tvmfuse.passes.lower_attention import LowerAttention
 from tvmfuse.passes.lower_batch_matmul import LowerBatchMatmul
 from tvmfuse.passes.merge import apply_merges
+from tvmfuse.passes.mixed_precision import MixedPrecision, check_castable
 from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.nearest_resize import NearestResize
 from tvmfuse.passes.origins import settled
@@ -39,6 +41,7 @@ from tvmfuse.passes.plan_memory import PlanMemory
 from tvmfuse.passes.simplify import Simplify
 from tvmfuse.passes.sink_reshapes import SinkReshapes
 from tvmfuse.passes.split_sums import SplitSums
+from tvmfuse.precision.mixed import HALVES
 from tvmfuse.workload import Workload
 
 _CHANNELS_LAST = {"relax.nn.conv2d": ["NHWC", "OHWI"]}
@@ -74,6 +77,11 @@ def lowering(
     compensated
         Whether norms, means, variances and softmax take compensated sums.
 
+    Raises
+    ------
+    OptionError
+        The signature asks for halves, and the model cannot be cast.
+
     Returns
     -------
     Workload
@@ -84,11 +92,13 @@ def lowering(
     """
     origins = dict(workload.origins)
     before = _normalisation(hardware, origins)
-    behind = _kernels(hardware, origins, compensated)
+    behind = _kernels(hardware, origins, compensated, workload.signature.computes)
     kept = [p for label, p in _labelled([*before, *behind]) if label not in leave_out]
     first = sum(label not in leave_out for label, _ in _labelled(before))
     normal = _run(workload.module, kept[:first])
     graph = Graph(normal)
+    if workload.signature.computes in HALVES:
+        check_castable(graph, workload.signature.computes)
     merges = find_merges(graph, merging_rules() if rules is None else rules, hardware)
     merged = apply_merges(normal, graph, merges.chosen, origins)
     module = _run(merged, kept[first:])
@@ -135,8 +145,9 @@ def _normalisation(hardware: Hardware, origins: dict[str, str]) -> list[tvm.tran
 
 
 def _kernels(
-    hardware: Hardware, origins: dict[str, str], compensated: bool = False
+    hardware: Hardware, origins: dict[str, str], compensated: bool = False, dtype: str = ""
 ) -> list[tvm.transform.Pass]:
+    mixed = dtype in HALVES
     return [
         # 3. Behind the merging rules: what they emit is normalised too
         *([] if compensated else [SplitSums()]),
@@ -146,6 +157,7 @@ def _kernels(
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(["main"]),
         NameVariables(origins),
+        *([MixedPrecision(dtype), NameVariables(origins)] if mixed else []),
         LowerAttention(hardware),
         LowerBatchMatmul(),
         relax.transform.DeadCodeElimination(["main"]),
@@ -161,6 +173,7 @@ def _kernels(
         ),
         relax.transform.RewriteDataflowReshape(),
         NameVariables(origins),
+        *([AbsorbCasts(), NameVariables(origins)] if mixed else []),
         FuseMoves(),
         relax.transform.EliminateCommonSubexpr(),
         NameVariables(origins),
