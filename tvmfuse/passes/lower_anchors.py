@@ -108,7 +108,7 @@ def _anchor_kernel(bb: relax.BlockBuilder, x: Any, w: Any, anchor: Anchor) -> re
     return bb.call_te(naive, x, w, primfunc_name_hint=hint, primfunc_attrs=attrs)
 
 
-def _padded_channels(anchor: Anchor, hardware: Hardware) -> int:
+def padded_channels(anchor: Anchor, hardware: Hardware) -> int:
     """Output channels after padding: whole small vectors, so that a vector divides them."""
     if isinstance(anchor, Conv2d) and anchor.groups > 1:
         return anchor.O
@@ -122,7 +122,7 @@ def legalize_map(hardware: Hardware) -> dict[str, Any]:
 
     def with_anchor(bb: relax.BlockBuilder, call: relax.Call, anchor: Anchor, axis: int) -> Any:
         x, w = call.args
-        channels = _padded_channels(anchor, hardware)
+        channels = padded_channels(anchor, hardware)
         if channels == anchor.O:
             return _anchor_kernel(bb, x, w, anchor)
         weight = array_of(w)

@@ -28,9 +28,11 @@ from tvmfuse.passes.group import group_bindings
 from tvmfuse.passes.hoist_slices import HoistSlices
 from tvmfuse.passes.hoist_splits import HoistSplits
 from tvmfuse.passes.image_moves import ImageMoves
+from tvmfuse.passes.integer_operators import IntegerOperators
 from tvmfuse.passes.invariants import check_fused
 from tvmfuse.passes.lower_attention import LowerAttention
 from tvmfuse.passes.lower_batch_matmul import LowerBatchMatmul
+from tvmfuse.passes.lower_integers import LowerIntegers
 from tvmfuse.passes.merge import apply_merges
 from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.nearest_resize import NearestResize
@@ -115,6 +117,7 @@ def _normalisation(hardware: Hardware, origins: dict[str, str]) -> list[tvm.tran
         FoldBatchNorm(),
         Simplify(),
         NearestResize(),
+        IntegerOperators(hardware),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Layout of the target; transposed and reshaped constants become constants
         relax.transform.ConvertLayout(LAYOUTS[hardware.kind]),
@@ -148,6 +151,7 @@ def _kernels(
         NameVariables(origins),
         LowerAttention(hardware),
         LowerBatchMatmul(),
+        LowerIntegers(hardware),
         relax.transform.DeadCodeElimination(["main"]),
         # 4. Kernels: anchors keep their record, views stay views
         relax.transform.LegalizeOps(
