@@ -6,15 +6,20 @@ divides. Kept whole in the exported program, they tell the compiler which tensor
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.ao.quantization.fx._decomposed  # registers PyTorch's own, for .pt2 files that use them
 from torch import Tensor
+
+from tvmfuse.frontend.rewriting import operator_name
 
 _LIBRARY = torch.library.Library("tvmfuse", "DEF")
 _LIBRARY.define("quantize_linear(Tensor x, Tensor scale, Tensor zero, int axis) -> Tensor")
 _LIBRARY.define("dequantize_linear(Tensor x, Tensor scale, Tensor zero, int axis) -> Tensor")
 # Names of all operators that stay whole although all they read may be constant: weights.
 DEQUANTIZE = frozenset(("dequantize_linear", "dequantize_per_tensor", "dequantize_per_channel"))
+QUANTIZE = frozenset(("quantize_linear", "quantize_per_tensor", "quantize_per_channel"))
 
 
 def along(parameter: Tensor, x: Tensor, axis: int) -> Tensor:
@@ -51,3 +56,11 @@ _LIBRARY.impl("dequantize_linear", _like_scale, "Meta")
 
 quantize_linear = torch.ops.tvmfuse.quantize_linear
 dequantize_linear = torch.ops.tvmfuse.dequantize_linear
+
+
+def quantises(program: Any) -> bool:
+    """Whether a program rounds floats to the integers of a grid."""
+    return any(
+        node.op == "call_function" and operator_name(node) in QUANTIZE
+        for node in program.graph.nodes
+    )

@@ -147,7 +147,7 @@ class Quantizer:
         return ""
 
     def _observe(self, node: fx.Node, inputs: Iterable[Any], weight: Any = None) -> None:
-        specs: dict[fx.Node, Any] = {x: self._activation for x in inputs}
+        specs: dict[fx.Node, Any] = dict.fromkeys(inputs, self._activation)
         if weight is not None:
             specs[weight] = self._weight
         node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(specs, None, _annotated=True)

@@ -144,9 +144,11 @@ def _random(example_inputs: Batch, seed: int) -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(seed)
     for _ in range(_RANDOM_BATCHES):
         yield pytree.tree_map(
-            lambda v: torch.randn(v.shape, generator=generator).to(v.dtype)
-            if isinstance(v, torch.Tensor) and v.is_floating_point()
-            else v,
+            lambda v: (
+                torch.randn(v.shape, generator=generator).to(v.dtype)
+                if isinstance(v, torch.Tensor) and v.is_floating_point()
+                else v
+            ),
             example_inputs,
         )
 

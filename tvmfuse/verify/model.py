@@ -17,6 +17,7 @@ from tvmfuse.verify.reference import (
     eager_sequence,
     exact_reference,
     moved_inputs,
+    moved_steps,
     other_orders,
 )
 from tvmfuse.verify.report import Comparison
@@ -92,7 +93,8 @@ def _by_own_error(
     limit: bool,
 ) -> Comparison:
     """Compare again with what rounding alone does to eager: in other orders, from inputs beside."""
-    ideal, others = exact(inputs) or plain, other_orders(workload, inputs)
+    ideal = exact(inputs) or plain
+    others = [*other_orders(workload, inputs), *moved_steps(workload, inputs)]
     found = compare(got, plain, ideal, told, others, limit)
     if found.passed or found.max_rel_err <= found.tolerance:
         return found
