@@ -17,11 +17,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tvmfuse.errors import OptionError
 
 DEFAULT_TUNE_BUDGET_S = 600.0
-DTYPES = ("float32",)
+DTYPES = ("float32", "int8")
+OBSERVERS = ("minmax", "percentile")
 MEASURES = ("auto", "local", "none")
 FALLBACKS = ("none", "eager")
 ACCUMULATIONS = ("plain", "compensated")
@@ -103,7 +105,13 @@ class CompileOptions:
         Shapes of all inputs, with an element type (``((1, 128), "int64")``) or without; None
         keeps the model's own. Not together with ``batch``.
     dtype
-        ``"float32"``, the only one in this release.
+        ``"float32"``: as the model is. ``"int8"``: quantised behind its training, see
+        `tvmfuse.precision.quantize`.
+    calibrate
+        For ``dtype="int8"``: ``package.module:function``, or a function, that gives batches of
+        the model's arguments; ``"random"`` draws numbers instead.
+    observer
+        For ``dtype="int8"``: how ranges follow from the batches, ``"minmax"`` or ``"percentile"``.
     weights
         ``"random"``, or a state dict's path; None takes the best that can be had.
     trials
@@ -151,6 +159,8 @@ class CompileOptions:
     batch: int | None = None
     shape: tuple[InputShape, ...] | None = None
     dtype: str = "float32"
+    calibrate: Any = None
+    observer: str | None = None
     weights: str | None = None
     trials: int | None = None
     time_budget_s: float | None = None
@@ -176,6 +186,7 @@ class CompileOptions:
         object.__setattr__(self, "output", Path(self.output or self._default_output()))
         self._check_model_and_shape()
         self._check_choices()
+        self._check_quantisation()
         self._check_numbers()
         self._check_weights()
 
@@ -224,6 +235,24 @@ class CompileOptions:
         if self.fallback not in FALLBACKS:
             raise OptionError(
                 f"--fallback {self.fallback} is unknown; choose from {', '.join(FALLBACKS)}"
+            )
+
+    def _check_quantisation(self) -> None:
+        given = [
+            option
+            for option, value in (("--calibrate", self.calibrate), ("--observer", self.observer))
+            if value is not None
+        ]
+        if self.dtype != "int8" and given:
+            raise OptionError(f"{' and '.join(given)} belong to --dtype int8")
+        if self.dtype == "int8" and self.calibrate is None:
+            raise OptionError(
+                "--dtype int8 needs data to find ranges from: --calibrate module:function, or "
+                "--calibrate random for ranges that no data stands behind"
+            )
+        if self.observer is not None and self.observer not in OBSERVERS:
+            raise OptionError(
+                f"--observer {self.observer} is unknown; choose from {', '.join(OBSERVERS)}"
             )
 
     def _check_numbers(self) -> None:

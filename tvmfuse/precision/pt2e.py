@@ -52,8 +52,9 @@ class PercentileObserver(MinMaxObserver):  # type: ignore[misc]
         if x.numel():
             flat = x.detach().reshape(-1).float()
             flat = flat[:: -(-flat.numel() // _MOST)]
-            ends = torch.tensor([_SHARE / 2, 1 - _SHARE / 2])
-            low, high = torch.quantile(flat, ends)
+            # Of few values none may lie outside, so that one is always left out at each end.
+            low = torch.quantile(flat, _SHARE / 2, interpolation="higher")
+            high = torch.quantile(flat, 1 - _SHARE / 2, interpolation="lower")
             self.min_val.copy_(torch.minimum(self.min_val, low))
             self.max_val.copy_(torch.maximum(self.max_val, high))
         return x

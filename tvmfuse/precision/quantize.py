@@ -17,10 +17,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tvmfuse.errors import CalibrationError, OptionError
+from tvmfuse.frontend.loaded import LoadedReference
+from tvmfuse.frontend.qdq import quantises
 
 RANDOM = "random"
 _RANDOM_BATCHES = 8
-OBSERVERS = ("minmax", "percentile")
 
 Batch = tuple[Any, ...]
 
@@ -67,11 +68,41 @@ def load_calibration(spec: Any) -> Callable[[], Iterable[Any]] | None:
     return found  # type: ignore[no-any-return]
 
 
+def quantised_reference(
+    loaded: LoadedReference, calibrate: Any, observer: str, seed: int
+) -> LoadedReference:
+    """A loaded model with the quantised one in its place; errors as for :func:`quantise`.
+
+    Parameters
+    ----------
+    loaded
+        With its program.
+    calibrate
+        As :func:`load_calibration` takes it.
+    observer, seed
+        As :func:`quantise` takes them.
+    """
+    if quantises(loaded.program):
+        raise OptionError(
+            f"{loaded.name} is quantised already: compile it without --dtype int8, and its own "
+            "scales are kept"
+        )
+    batches = load_calibration(calibrate)
+    made = quantise(loaded.program, loaded.example_inputs, batches, observer, seed)
+    spec = calibrate if isinstance(calibrate, str) else "a function"
+    account = {"calibrate": spec, "seed": seed, **made.account}
+    return loaded._replace(
+        module=made.module,
+        program=made.program,
+        provenance={**loaded.provenance, "quantization": account},
+    )
+
+
 def quantise(
     program: Any,
     example_inputs: Batch,
     batches: Callable[[], Iterable[Any]] | None,
-    observer: str = OBSERVERS[0],
+    observer: str = "minmax",
     seed: int = 0,
 ) -> Quantised:
     """Observe, and write the ranges into the program.
@@ -86,7 +117,7 @@ def quantise(
         Gives the batches: tuples of arguments, or single tensors. None draws random numbers, of
         which nobody should expect the ranges that data has.
     observer
-        A name of :data:`OBSERVERS`.
+        ``"minmax"`` or ``"percentile"``.
 
     Raises
     ------
