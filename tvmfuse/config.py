@@ -244,7 +244,7 @@ class CompileOptions:
             if value is not None
         ]
         if self.dtype != "int8" and given:
-            raise OptionError(f"{' and '.join(given)} belong to --dtype int8")
+            raise OptionError(f"{' and '.join(given)} belong to --dtype int8, which is not given")
         if self.dtype == "int8" and self.calibrate is None:
             raise OptionError(
                 "--dtype int8 needs data to find ranges from: --calibrate module:function, or "

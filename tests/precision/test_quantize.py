@@ -90,7 +90,7 @@ def test_a_value_that_becomes_nan_is_named():
         def forward(self, x):
             return self.f(torch.sqrt(x))
 
-    with pytest.raises(CalibrationError, match="sqrt.* NaN or infinite"):
+    with pytest.raises(CalibrationError, match=r"sqrt.* NaN or infinite"):
         _quantised(Root(), torch.ones(2, 8), lambda: [-torch.ones(2, 8)])
 
 
