@@ -92,6 +92,23 @@ class Dense:
 
 
 @dataclass(frozen=True)
+class IntegerConv2d(Conv2d):
+    """A convolution of uint8 with int8 weights, ``sum((x - zero) * w)`` as int32.
+
+    Outside of the image stands ``zero``, which is what 0 was quantised to.
+    """
+
+    zero: int = 0
+
+
+@dataclass(frozen=True)
+class IntegerDense(Dense):
+    """A product of uint8 with a matrix of int8, ``sum((x - zero) * w)`` as int32."""
+
+    zero: int = 0
+
+
+@dataclass(frozen=True)
 class View:
     """Where an operand's elements lie in a stored tensor; counts in elements, not bytes.
 
@@ -206,10 +223,13 @@ class Attention:
         return 2.0 * math.prod(self.lead) * self.SQ * self.SK * (self.D + self.DV)
 
 
+IntegerAnchor = IntegerConv2d | IntegerDense
 Anchor = Conv2d | Dense | BatchMatmul | Attention
 _KINDS = {
     "conv2d": Conv2d,
     "dense": Dense,
+    "integer_conv2d": IntegerConv2d,
+    "integer_dense": IntegerDense,
     "batch_matmul": BatchMatmul,
     "attention": Attention,
 }
@@ -218,7 +238,7 @@ _PARTS = dict.fromkeys(("q", "k", "v", "out", "mask", "x", "y"), View)
 
 def to_text(anchor: Anchor) -> str:
     """Serialise for a PrimFunc attribute."""
-    kind = next(k for k, cls in _KINDS.items() if isinstance(anchor, cls))
+    kind = next(k for k, cls in _KINDS.items() if type(anchor) is cls)
     fields = dataclasses.asdict(anchor)
     if not fields.get("result", "own"):
         del fields["result"]  # records and verdicts know kernels by this text

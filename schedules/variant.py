@@ -49,6 +49,8 @@ class Variant:
     moves
         Whether its template also writes images with channels first, when a transpose is part of
         the kernel.
+    weight_type
+        Element type of the packed weight; empty for that of the activation.
     """
 
     name: str
@@ -61,16 +63,22 @@ class Variant:
     rtol: float
     exact: bool = True
     moves: bool = False
+    weight_type: str = ""
+
+    @property
+    def weight_dtype(self) -> str:
+        """Element type of the packed weight."""
+        return self.weight_type or self.anchor.dtype
 
     @property
     def weight_bytes(self) -> int:
         """Size of the packed weight."""
-        return math.prod(self.weight_shape) * tvm.DataType(self.anchor.dtype).bits // 8
+        return math.prod(self.weight_shape) * tvm.DataType(self.weight_dtype).bits // 8
 
     def prim_func(self) -> PrimFunc:
         """Build the unscheduled kernel ``(x, w, y)``."""
         x = te.placeholder(self.input_shape, self.anchor.dtype, name="x")
-        w = te.placeholder(self.weight_shape, self.anchor.dtype, name="w")
+        w = te.placeholder(self.weight_shape, self.weight_dtype, name="w")
         func = te.create_prim_func([x, w, self.compute(x, w)], index_dtype_override="int64")
         return func.with_attr("op_pattern", OUT_ELEMWISE_FUSABLE).with_attr("tirx.noalias", True)
 

@@ -47,7 +47,8 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
                             "or the example's own (1,128:int64); repeat for several inputs"},
         "--dtype": {"default": "float32",
                     "help": "float32 (the model's own types, the default), float16 or bfloat16 "
-                            "(halves for the operands of convolutions and products)"},
+                            "(halves for the operands of convolutions and products), or int8 "
+                            "(quantised with --calibrate)"},
         "--weights": {"metavar": "FILE|random", "help": "a state dict, or 'random'"},
         "--seed": {"type": int, "default": 0, "metavar": "N",
                    "help": "of random weights, inputs and the search (default: 0)"},
@@ -73,6 +74,11 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "--fallback": {"default": "none",
                        "help": "none (refuse the model, the default) or eager (PyTorch runs it "
                                "between compiled parts; the artifact then needs PyTorch)"},
+    },
+    "quantisation (--dtype int8)": {
+        "--calibrate": {"metavar": "MODULE:FUNCTION|random",
+                        "help": "function() that gives batches of the model's arguments"},
+        "--observer": {"help": "how ranges follow: minmax (the default) or percentile"},
     },
     "numbers": {
         "--accumulation": {"default": "plain",

@@ -59,6 +59,8 @@ def options_of(parsed: Namespace) -> CompileOptions:
         batch=parsed.batch,
         shape=tuple(parsed.shape) if parsed.shape else None,
         dtype=parsed.dtype,
+        calibrate=parsed.calibrate,
+        observer=parsed.observer,
         weights=parsed.weights,
         trials=parsed.trials,
         time_budget_s=parsed.time_budget_s,
@@ -109,6 +111,10 @@ def _run(parsed: Namespace) -> int:
 
 
 def _explain(parsed: Namespace) -> int:
+    if parsed.dtype == "int8":
+        raise OptionError(
+            "explain calibrates nothing: name a model that is quantised already (.pt2, .onnx)"
+        )
     options = CompileOptions(
         model=parsed.model,
         target=parsed.target,

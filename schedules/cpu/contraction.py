@@ -329,7 +329,8 @@ def _schedule(func: PrimFunc, t: Tiling, e: Extents, hardware: Hardware, tunable
     anchor = anchor_block.rv
     base.inline_producers(sch, anchor, keep=(PAD_BLOCK,))
     out = base.detach_output(sch, anchor)
-    partial = in_blocks(sch, anchor_block)
+    exact = base.EXACT in anchor_block.annotations
+    partial = None if exact else in_blocks(sch, anchor_block)
     tile_loop, inner = tile_output(sch, out, t, e, hardware, tunable)
     tile_anchor(sch, anchor, tile_loop, t, e.lanes, partial)
     for loop in inner[:-1]:
@@ -341,7 +342,7 @@ def _schedule(func: PrimFunc, t: Tiling, e: Extents, hardware: Hardware, tunable
             if _reads_planes(sch, pad):
                 _in_planes(sch, pad)
             else:
-                base.pad_parallel(sch, pad, hardware.lanes())
+                base.pad_parallel(sch, pad, hardware.lanes(1 if exact else 4))
     return sch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tvmfuse.config import CompileOptions
+from tvmfuse.config import OBSERVERS, CompileOptions
 from tvmfuse.errors import ImportModelError, OptionError
 from tvmfuse.fallback.build_parts import BuildParts
 from tvmfuse.frontend.branches import chooses
@@ -16,6 +16,7 @@ from tvmfuse.frontend.segments import Split, split
 from tvmfuse.frontend.torch_export import export_program
 from tvmfuse.frontend.trees import forward_parameters
 from tvmfuse.hardware import Hardware
+from tvmfuse.precision.quantize import RANDOM, quantised_reference
 from tvmfuse.report.progress import Progress
 from tvmfuse.run import Clock, Run, rules_of, runnable_target, source_of
 from tvmfuse.runtime.write import check_destination
@@ -72,10 +73,34 @@ def compile_loaded(
     with clock("import"):
         program = loaded.program or export_program(loaded.module, loaded.example_inputs)
         loaded = loaded._replace(program=program)
+        if options.dtype == "int8":
+            loaded = _quantised(loaded, options, progress)
         found = _whole_or_parts(loaded, options, progress)
     if isinstance(found, Workload):
         return Run(found, hardware, options, progress, clock).go(output)
     return BuildParts(loaded, found, hardware, options, progress, clock).go(output)
+
+
+def _quantised(
+    loaded: LoadedReference, options: CompileOptions, progress: Progress
+) -> LoadedReference:
+    """The model in int8, which is the reference from here on; says what it rests on."""
+    observer = options.observer or OBSERVERS[0]
+    loaded = quantised_reference(loaded, options.calibrate, observer, options.seed)
+    account = loaded.provenance["quantization"]
+    if options.calibrate == RANDOM:
+        progress.warn(
+            "ranges come from random numbers (--calibrate random): they show how fast the model "
+            "is, not how good"
+        )
+    for layer, why in account["kept_in_float32"].items():
+        progress.note(f"{layer} stays in float32: {why}")
+    error = account["error_against_float32"]
+    progress.note(
+        f"{account['layers']} layers are quantised; root mean square error against float32 on the "
+        f"example: {error['rms_rel_err']:.2%}"
+    )
+    return loaded
 
 
 def _whole_or_parts(

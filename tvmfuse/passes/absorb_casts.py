@@ -16,9 +16,10 @@ from tvm import relax, te
 from tvm.s_tir import ScheduleError
 from tvm.tirx import PrimFunc
 
+from tvmfuse.config import HALVES
 from tvmfuse.graph import Graph, Node, dtype_of
 from tvmfuse.passes.relax_tools import with_leaves, with_variables
-from tvmfuse.precision.mixed import HALVES, WIDE
+from tvmfuse.precision.mixed import WIDE
 from tvmfuse.schedules.anchor import ATTR
 from tvmfuse.schedules.base import blocks, has_loops, new_schedule
 

@@ -15,9 +15,10 @@ import numpy as np
 import tvm
 from tvm import relax, te
 
+from tvmfuse.config import HALVES
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.relax_tools import array_of, constant, dtype_of, ints, shape_of, stock
-from tvmfuse.precision.mixed import HALVES, WIDE
+from tvmfuse.precision.mixed import WIDE
 from tvmfuse.schedules.anchor import ATTR, Anchor, Conv2d, Dense, to_text
 from tvmfuse.schedules.cpu.concat import concat
 from tvmfuse.schedules.cpu.contraction import lanes_for
@@ -127,7 +128,7 @@ def _anchor_kernel(bb: relax.BlockBuilder, x: Any, w: Any, anchor: Anchor) -> re
     return bb.call_te(naive, x, w, primfunc_name_hint=hint, primfunc_attrs=attrs)
 
 
-def _padded_channels(anchor: Anchor, hardware: Hardware) -> int:
+def padded_channels(anchor: Anchor, hardware: Hardware) -> int:
     """Output channels after padding: whole small vectors, so that a vector divides them."""
     if isinstance(anchor, Conv2d) and anchor.groups > 1:
         return anchor.O
@@ -141,7 +142,7 @@ def legalize_map(hardware: Hardware) -> dict[str, Any]:
 
     def with_anchor(bb: relax.BlockBuilder, call: relax.Call, anchor: Anchor, axis: int) -> Any:
         x, w = call.args
-        channels = _padded_channels(anchor, hardware)
+        channels = padded_channels(anchor, hardware)
         if channels == anchor.O:
             return _anchor_kernel(bb, x, w, anchor)
         weight = array_of(w)

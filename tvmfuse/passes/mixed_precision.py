@@ -22,12 +22,12 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
+from tvmfuse.config import HALVES
 from tvmfuse.errors import OptionError
 from tvmfuse.fusion.attention_call import AttentionCall, ScoreStep, make_call, read_call
 from tvmfuse.graph import Graph, Node, array_of, dtype_of, shape_of
 from tvmfuse.passes.relax_tools import with_leaves, with_variables
 from tvmfuse.precision.mixed import (
-    HALVES,
     LARGEST,
     LEAST_DEPTH,
     MOVE,

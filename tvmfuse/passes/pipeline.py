@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import tvm
 from tvm import relax
 
+from tvmfuse.config import HALVES
 from tvmfuse.fusion.merging import Merges, find_merges
 from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.rule import Rule
@@ -29,9 +30,11 @@ from tvmfuse.passes.group import group_bindings
 from tvmfuse.passes.hoist_slices import HoistSlices
 from tvmfuse.passes.hoist_splits import HoistSplits
 from tvmfuse.passes.image_moves import ImageMoves
+from tvmfuse.passes.integer_operators import IntegerOperators
 from tvmfuse.passes.invariants import check_fused
 from tvmfuse.passes.lower_attention import LowerAttention
 from tvmfuse.passes.lower_batch_matmul import LowerBatchMatmul
+from tvmfuse.passes.lower_integers import LowerIntegers
 from tvmfuse.passes.merge import apply_merges
 from tvmfuse.passes.mixed_precision import MixedPrecision, check_castable
 from tvmfuse.passes.name_variables import NameVariables
@@ -41,7 +44,6 @@ from tvmfuse.passes.plan_memory import PlanMemory
 from tvmfuse.passes.simplify import Simplify
 from tvmfuse.passes.sink_reshapes import SinkReshapes
 from tvmfuse.passes.split_sums import SplitSums
-from tvmfuse.precision.mixed import HALVES
 from tvmfuse.workload import Workload
 
 _CHANNELS_LAST = {"relax.nn.conv2d": ["NHWC", "OHWI"]}
@@ -125,6 +127,7 @@ def _normalisation(hardware: Hardware, origins: dict[str, str]) -> list[tvm.tran
         FoldBatchNorm(),
         Simplify(),
         NearestResize(),
+        IntegerOperators(hardware),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Layout of the target; transposed and reshaped constants become constants
         relax.transform.ConvertLayout(LAYOUTS[hardware.kind]),
@@ -160,6 +163,7 @@ def _kernels(
         *([MixedPrecision(dtype), NameVariables(origins)] if mixed else []),
         LowerAttention(hardware),
         LowerBatchMatmul(),
+        LowerIntegers(hardware),
         relax.transform.DeadCodeElimination(["main"]),
         # 4. Kernels: anchors keep their record, views stay views
         relax.transform.LegalizeOps(

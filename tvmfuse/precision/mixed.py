@@ -21,7 +21,6 @@ import math
 
 import numpy as np
 
-HALVES = ("float16", "bfloat16")
 WIDE = "float32"
 # Largest finite number: IEEE 754 binary16; bfloat16 has the exponent of binary32.
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
