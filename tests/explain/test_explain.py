@@ -51,7 +51,7 @@ def test_json_holds_the_matrix(explained):
     answer = explained("--json")
     fusion = answer["fusion"]
     rows = {tuple(r["ops"]): r for r in fusion["feasibility"]}
-    assert rows[("conv2d", "add", "relu")]["verdict"] in ("ok", "grey")
+    assert rows[("transpose", "conv2d", "add", "relu")]["verdict"] in ("ok", "grey")
     assert fusion["counts"]["horizontal"] == 1
     assert len(fusion["groups"]) == fusion["kernels"]
     assert "graph" not in answer and "why" not in answer

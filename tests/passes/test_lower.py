@@ -82,8 +82,10 @@ def test_conv_anchor(kit):
 
 
 def test_dense_anchor(kit):
+    (anchor,) = anchors(lowered(kit, nn.Linear(12, 16), torch.randn(2, 9, 12)))
+    assert anchor == Dense((2,), 9, 12, 16, "float32")
     (anchor,) = anchors(lowered(kit, nn.Linear(12, 16), torch.randn(2, 5, 12)))
-    assert anchor == Dense((2,), 5, 12, 16, "float32")
+    assert anchor == Dense((), 10, 12, 16, "float32")  # few rows: all in one matrix
 
 
 @pytest.mark.parametrize("channels, wanted", [(5, 8), (8, 8), (20, 20), (255, 256), (1, 8)])

@@ -12,7 +12,7 @@ from tvm import te
 from tvm.script import tirx as T
 
 from tvmfuse.errors import MeasureError
-from tvmfuse.tuning import kernel
+from tvmfuse.tuning import kernel, wire
 from tvmfuse.tuning.measure import Failure, LocalMeasurer, Measured
 from tvmfuse.tuning.task import as_main
 
@@ -204,21 +204,28 @@ def test_child_that_never_starts_is_an_error_with_its_last_words(machine, monkey
         list(measurer.measure("plus", [_copy_plus_one()]))
 
 
-def test_interrupt_while_waiting_ends_the_child_and_the_next_call_works(machine):
+def test_interrupt_while_waiting_ends_the_child_and_the_next_call_works(machine, monkeypatch):
     def alarm(*_: object) -> None:
         raise KeyboardInterrupt
 
     measurer = LocalMeasurer(machine, timeout_s=30.0)
     measurer.register("plus", _copy_plus_one())
     assert isinstance(_one(measurer, _copy_plus_one()), Measured)
-    child = measurer._child
+    child, ask = measurer._child, measurer._ask
+
+    def ask_and_set_the_alarm(request, *rest):
+        if isinstance(request, wire.Measure):  # earlier, on a busy machine nobody waits yet
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+        return ask(request, *rest)
+
+    monkeypatch.setattr(measurer, "_ask", ask_and_set_the_alarm)
     old = signal.signal(signal.SIGALRM, alarm)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
         with pytest.raises(KeyboardInterrupt):
             _one(measurer, _extern("sleep", 1000))
     finally:
         signal.signal(signal.SIGALRM, old)
+    monkeypatch.undo()
     assert child.poll() is not None  # its number may already be another process's
     assert isinstance(_one(measurer, _copy_plus_one()), Measured)
     measurer.close()
