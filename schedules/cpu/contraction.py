@@ -339,27 +339,8 @@ def _schedule(func: PrimFunc, t: Tiling, e: Extents, hardware: Hardware, tunable
     for block in found:
         if block.name == PAD_BLOCK:
             pad = sch.get_sblock(PAD_BLOCK)
-            if _reads_planes(sch, pad):
-                _in_planes(sch, pad)
-            else:
-                base.pad_parallel(sch, pad, hardware.lanes(1 if exact else 4))
+            base.pad_parallel(sch, pad, hardware.lanes(1 if exact else 4))
     return sch
-
-
-def _reads_planes(sch: Schedule, pad: Any) -> bool:
-    """Whether a picture comes with its channels first: a transpose was inlined into the pad."""
-    stmt = sch.get(pad)
-    if len(stmt.reads) != 1 or len(stmt.iter_vars) != 4 or len(stmt.reads[0].region) != 4:
-        return False
-    return stmt.reads[0].region[1].min.same_as(stmt.iter_vars[3].var)
-
-
-def _in_planes(sch: Schedule, pad: Any) -> None:
-    """Keep the padded picture as it comes: rows are copied, and nothing is transposed."""
-    sch.transform_layout(pad, ("write", 0), lambda n, h, w, c: (n, h, c, w))
-    n, h, w, c = sch.get_loops(pad)
-    sch.reorder(n, h, c, w)
-    sch.parallel(sch.fuse(n, h))
 
 
 def tile_output(

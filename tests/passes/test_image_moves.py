@@ -116,3 +116,11 @@ def test_numbers(batch, side):
     got = torch.from_dlpack(compiled(x.numpy())).numpy()
     assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
     assert compiled.report["verify"]["passed"]
+
+
+def test_a_picture_is_tuned_and_logged(tmp_path):
+    module, x = block(3)
+    compiled = api.compile(module, (x,), threads=2, trials=4, log_dir=tmp_path)
+    assert compiled.report["trials"] >= 4 and compiled.report["verify"]["passed"]
+    again = api.compile(module, (x,), threads=2, trials=0, log_dir=tmp_path)
+    assert again.report["records"]["hit"] >= 1
