@@ -13,6 +13,7 @@ from tvm.tirx import PrimFunc
 from tvmfuse.hardware import Hardware
 from tvmfuse.schedules.anchor import Anchor, Attention, BatchMatmul, Conv2d, Dense, Step
 from tvmfuse.schedules.cpu.batch_matmul import RTOL, naive
+from tvmfuse.schedules.cuda import direct_conv
 from tvmfuse.schedules.cuda.gemm import applicable, gemm_conv2d, gemm_dense
 from tvmfuse.schedules.strides import load, row_major
 from tvmfuse.schedules.variant import (
@@ -31,6 +32,8 @@ _HALF_RTOL = 2e-2
 def variants_of(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
     """All variants of ``anchor`` in ascending order of estimated time."""
     if isinstance(anchor, Conv2d):
+        if direct_conv.applicable(anchor):
+            return (direct_conv.direct_conv(anchor, hardware),)
         return (gemm_conv2d(anchor),) if applicable(anchor) else (conv2d(anchor),)
     if isinstance(anchor, Dense):
         return (gemm_dense(anchor),) if applicable(anchor) else (dense(anchor),)
