@@ -26,6 +26,10 @@ class Conv2d:
         (height, width) pairs; ``pad`` is (top, left, bottom, right).
     groups
         Channel groups; ``C`` and ``O`` are totals over all groups.
+    dtype
+        Element type of both operands.
+    result
+        That of sums and result, where it is another one; empty for ``dtype``.
     """
 
     N: int
@@ -40,6 +44,7 @@ class Conv2d:
     dilation: tuple[int, int]
     groups: int
     dtype: str
+    result: str = ""
 
     @property
     def OH(self) -> int:
@@ -62,13 +67,20 @@ class Conv2d:
 
 @dataclass(frozen=True)
 class Dense:
-    """A matrix product ``x[..., M, K] @ w[K, O]`` with constant ``w``; ``lead`` are the ``...``."""
+    """A matrix product ``x[..., M, K] @ w[K, O]`` with constant ``w``; ``lead`` are the ``...``.
+
+    Parameters
+    ----------
+    dtype, result
+        As in :class:`Conv2d`.
+    """
 
     lead: tuple[int, ...]
     M: int
     K: int
     O: int  # noqa: E741
     dtype: str
+    result: str = ""
 
     @property
     def flops(self) -> float:
@@ -77,6 +89,23 @@ class Dense:
         for extent in self.lead:
             rows *= extent
         return 2.0 * rows * self.K * self.O
+
+
+@dataclass(frozen=True)
+class IntegerConv2d(Conv2d):
+    """A convolution of uint8 with int8 weights, ``sum((x - zero) * w)`` as int32.
+
+    Outside of the image stands ``zero``, which is what 0 was quantised to.
+    """
+
+    zero: int = 0
+
+
+@dataclass(frozen=True)
+class IntegerDense(Dense):
+    """A product of uint8 with a matrix of int8, ``sum((x - zero) * w)`` as int32."""
+
+    zero: int = 0
 
 
 @dataclass(frozen=True)
@@ -194,10 +223,13 @@ class Attention:
         return 2.0 * math.prod(self.lead) * self.SQ * self.SK * (self.D + self.DV)
 
 
+IntegerAnchor = IntegerConv2d | IntegerDense
 Anchor = Conv2d | Dense | BatchMatmul | Attention
 _KINDS = {
     "conv2d": Conv2d,
     "dense": Dense,
+    "integer_conv2d": IntegerConv2d,
+    "integer_dense": IntegerDense,
     "batch_matmul": BatchMatmul,
     "attention": Attention,
 }
@@ -206,8 +238,11 @@ _PARTS = dict.fromkeys(("q", "k", "v", "out", "mask", "x", "y"), View)
 
 def to_text(anchor: Anchor) -> str:
     """Serialise for a PrimFunc attribute."""
-    kind = next(k for k, cls in _KINDS.items() if isinstance(anchor, cls))
-    return json.dumps({"kind": kind, **dataclasses.asdict(anchor)})
+    kind = next(k for k, cls in _KINDS.items() if type(anchor) is cls)
+    fields = dataclasses.asdict(anchor)
+    if not fields.get("result", "own"):
+        del fields["result"]  # records and verdicts know kernels by this text
+    return json.dumps({"kind": kind, **fields})
 
 
 def from_text(text: str) -> Anchor:

@@ -24,6 +24,7 @@ FAMILY = "tvmfuse.family"  # block annotation: which template an anchor block as
 LANES = "tvmfuse.lanes"  # block annotation: lanes of the packed weight's innermost axis
 WRITTEN = "tvmfuse.written"  # block annotation: its loops are written out, for no one to change
 STRIDE = "tvmfuse.column_stride_bytes"  # block annotation: distance of neighbouring columns
+EXACT = "tvmfuse.exact"  # block annotation: of integers, so that no order of its sums rounds less
 
 L1_WAY_BYTES = 4096  # bytes one way of the L1 data cache spans on x86: 64 sets of 64 bytes
 L1_WAYS = 8  # fewest ways of current x86 cores (Zen 8, Golden Cove 12)

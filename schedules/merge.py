@@ -27,7 +27,9 @@ class Step:
     operands: tuple[int, ...]
 
 
-def merged(inputs: Sequence[Sequence[int]], dtype: str, steps: Sequence[Step]) -> PrimFunc:
+def merged(
+    inputs: Sequence[Sequence[int]], dtype: str | Sequence[str], steps: Sequence[Step]
+) -> PrimFunc:
     """One kernel ``(*inputs, out)`` that holds the blocks of all steps.
 
     Parameters
@@ -35,14 +37,16 @@ def merged(inputs: Sequence[Sequence[int]], dtype: str, steps: Sequence[Step]) -
     inputs
         Their shapes.
     dtype
-        Element type of all tensors.
+        Element type of all inputs, or of each; results have that of their kernels.
     steps
         In order; the last one's result is the kernel's.
     """
     builder = relax.BlockBuilder()
 
     def variables() -> list[relax.Var]:
-        return [relax.Var(f"p{i}", relax.TensorType(s, dtype)) for i, s in enumerate(inputs)]
+        types = [dtype] * len(inputs) if isinstance(dtype, str) else dtype
+        pairs = zip(inputs, types, strict=True)
+        return [relax.Var(f"p{i}", relax.TensorType(s, d)) for i, (s, d) in enumerate(pairs)]
 
     values = variables()
     with builder.function("fused", values, attrs={"Primitive": True}, private=True):
@@ -56,7 +60,7 @@ def merged(inputs: Sequence[Sequence[int]], dtype: str, steps: Sequence[Step]) -
                 call = relax.call_tir(
                     builder.add_func(kernel, f"step{number}"),
                     [values[i] for i in step.operands],
-                    out_ty=relax.TensorType(shape, dtype),
+                    out_ty=relax.TensorType(shape, str(kernel.params[-1].ty.dtype)),
                 )
                 values.append(builder.emit(call))
             out = builder.emit_output(values[-1])

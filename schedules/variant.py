@@ -7,15 +7,17 @@ that nothing is transformed at run time.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import tvm
 from tvm import te, tirx
 from tvm.tirx import PrimFunc
 
-from tvmfuse.schedules.anchor import Anchor
+from tvmfuse.schedules.anchor import Anchor, Conv2d, Dense
 
 OUT_ELEMWISE_FUSABLE = 4  # TVM's OpPatternKind of a convolution
 
@@ -47,6 +49,8 @@ class Variant:
     moves
         Whether its template also writes images with channels first, when a transpose is part of
         the kernel.
+    weight_type
+        Element type of the packed weight; empty for that of the activation.
     """
 
     name: str
@@ -59,16 +63,22 @@ class Variant:
     rtol: float
     exact: bool = True
     moves: bool = False
+    weight_type: str = ""
+
+    @property
+    def weight_dtype(self) -> str:
+        """Element type of the packed weight."""
+        return self.weight_type or self.anchor.dtype
 
     @property
     def weight_bytes(self) -> int:
         """Size of the packed weight."""
-        return math.prod(self.weight_shape) * np.dtype(self.anchor.dtype).itemsize
+        return math.prod(self.weight_shape) * tvm.DataType(self.weight_dtype).bits // 8
 
     def prim_func(self) -> PrimFunc:
         """Build the unscheduled kernel ``(x, w, y)``."""
         x = te.placeholder(self.input_shape, self.anchor.dtype, name="x")
-        w = te.placeholder(self.weight_shape, self.anchor.dtype, name="w")
+        w = te.placeholder(self.weight_shape, self.weight_dtype, name="w")
         func = te.create_prim_func([x, w, self.compute(x, w)], index_dtype_override="int64")
         return func.with_attr("op_pattern", OUT_ELEMWISE_FUSABLE).with_attr("tirx.noalias", True)
 
@@ -99,6 +109,27 @@ class WrittenVariant:
 
 
 AnyVariant = Variant | WrittenVariant
+
+
+def twin(anchor: Conv2d | Dense) -> Conv2d | Dense:
+    """The anchor with operands of the type of its sums."""
+    return dataclasses.replace(anchor, dtype=anchor.result or anchor.dtype, result="")
+
+
+def widened(variant: Variant, anchor: Conv2d | Dense) -> Variant:
+    """A variant of the twin of ``anchor`` that reads and stores operands of the narrow type.
+
+    They are widened where they are read. Only for variants that pack weights by moving them: what
+    is computed of weights (Winograd's) would be rounded once more.
+    """
+
+    def wide(x: te.Tensor, name: str) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: x(*i).astype(anchor.result), name=name)
+
+    def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        return variant.compute(wide(x, "wide_x"), wide(w, "wide_w"))
+
+    return dataclasses.replace(variant, anchor=anchor, compute=compute)
 
 
 def zero(dtype: str) -> tirx.PrimExpr:

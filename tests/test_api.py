@@ -287,6 +287,20 @@ def test_verify_artifact_of_a_named_model(options, tmp_path):
 
 
 @slow
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves(options, tmp_path, dtype):
+    report, _ = go(options(dtype=dtype, measure="none"))
+    assert report["dtype"] == dtype and report["verify"]["passed"] is True
+    model = tvmfuse.load(tmp_path / "out", threads=2)
+    assert model.manifest.signature.computes == dtype
+    assert {s.dtype for s in (*model.signature.inputs, *model.signature.outputs)} == {"float32"}
+    header = (tmp_path / "out" / "weights.safetensors").read_bytes()[:4096]
+    assert {"float16": b'"F16"', "bfloat16": b'"BF16"'}[dtype] in header
+    again = tvmfuse.verify_artifact(tmp_path / "out", Progress(io.StringIO()))
+    assert again["verify"]["passed"] is True and again["verify"]["max_rel_err"] > 1e-5
+
+
+@slow
 def test_saving_over_something_else_is_refused(options, tmp_path):
     module = nn.Linear(4, 4).eval()
     model = tvmfuse.compile(module, (torch.randn(1, 4),), trials=0, log_dir=tmp_path / "log")

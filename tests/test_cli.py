@@ -148,7 +148,9 @@ def test_missing_extra_is_named(monkeypatch, capsys):
 
 
 def test_refused_options_and_targets_never_reach_the_api(calls, capsys):
-    assert cli.main(["tune", "--model", "m", "--dtype", "float16"]) == 1
+    assert cli.main(["tune", "--model", "m", "--dtype", "float8"]) == 1
+    assert cli.main(["tune", "--model", "m", "--dtype", "int8"]) == 1
+    assert cli.main(["explain", "m", "--dtype", "int8"]) == 1
     assert cli.main(["tune", "--model", "m", "--target", "lvm"]) == 1
     assert calls == []
     assert "did you mean 'llvm'" in capsys.readouterr().err

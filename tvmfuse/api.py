@@ -100,7 +100,8 @@ def compile(  # the product's own word for it, as in torch.compile
         Told how it goes; by default nobody is.
     options
         Fields of :class:`tvmfuse.config.CompileOptions`: ``target``, ``trials``,
-        ``time_budget_s``, ``dtype``, ``threads``, ``log_dir``, ``seed``, ``fallback``.
+        ``time_budget_s``, ``dtype``, ``calibrate``, ``observer``,
+        ``threads``, ``log_dir``, ``seed``, ``fallback``.
 
     Returns
     -------
@@ -189,7 +190,8 @@ def verify_artifact(
             "reference again; name the model with --against package.module:callable or FILE.pt2"
         )
     progress.stage("verify")
-    name, report = verify_again(model, source, measure)
+    quantization = model.manifest.provenance.get("quantization")
+    name, report = verify_again(model, source, measure, quantization)
     return {
         "model": name,
         "target": getattr(model.manifest, "target_key", "in parts"),

@@ -45,7 +45,10 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "--shape": {"type": parse_shape, "action": "append", "metavar": "N,C,H,W[:TYPE]",
                     "help": "shape of an input, and its element type where that is not float32 "
                             "or the example's own (1,128:int64); repeat for several inputs"},
-        "--dtype": {"default": "float32", "help": "float32 (the only one yet)"},
+        "--dtype": {"default": "float32",
+                    "help": "float32 (the model's own types, the default), float16 or bfloat16 "
+                            "(halves for the operands of convolutions and products), or int8 "
+                            "(quantised with --calibrate)"},
         "--weights": {"metavar": "FILE|random", "help": "a state dict, or 'random'"},
         "--seed": {"type": int, "default": 0, "metavar": "N",
                    "help": "of random weights, inputs and the search (default: 0)"},
@@ -71,6 +74,11 @@ _MODEL_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "--fallback": {"default": "none",
                        "help": "none (refuse the model, the default) or eager (PyTorch runs it "
                                "between compiled parts; the artifact then needs PyTorch)"},
+    },
+    "quantisation (--dtype int8)": {
+        "--calibrate": {"metavar": "MODULE:FUNCTION|random",
+                        "help": "function() that gives batches of the model's arguments"},
+        "--observer": {"help": "how ranges follow: minmax (the default) or percentile"},
     },
     "numbers": {
         "--accumulation": {"default": "plain",
@@ -106,6 +114,7 @@ _HELP = {
     "bench": "compare with other runtimes (options: tvmfuse bench --help)",
     "explain": "show what a model consists of, what is fused, what is not, and why",
     "verify": "check an artifact against the model that it was made from, or another one",
+    "diagnose": "where an artifact's time goes, kernel by kernel, against this machine",
     "stability": "which values overflow or underflow in float16 and bfloat16, and where",
     "log": "look after tuning logs",
 }
@@ -137,6 +146,13 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("bench", help=_HELP["bench"])
     _add_explain(commands, common)
     _add_verify(commands, common)
+    diagnose = _add(commands, "diagnose", common)
+    diagnose.add_argument("artifact", type=Path, metavar="DIR", help="folder of the artifact")
+    diagnose.add_argument("--threads", **_MODEL_OPTIONS["target"]["--threads"])
+    diagnose.add_argument("--seconds", type=float, default=3.0, metavar="S",
+                          help="how long to call it (default: 3)")  # fmt: skip
+    diagnose.add_argument("--rows", type=int, default=20, metavar="N",
+                          help="kernels to print (default: 20); --json has all")  # fmt: skip
     stability = _add(commands, "stability", common)
     for flag, arguments in _MODEL_OPTIONS["model"].items():
         if flag != "--dtype":

@@ -30,6 +30,7 @@ from tvmfuse.passes.write_in_place import write_in_place
 from tvmfuse.runtime.manifest import OFFLINE, Manifest
 from tvmfuse.runtime.write import save_artifact
 from tvmfuse.schedules import default_schedule
+from tvmfuse.schedules.cuda.fragments import pass_config
 from tvmfuse.workload import Workload
 
 
@@ -175,7 +176,8 @@ def _compiled(
         lowered = to_executable_form(module)
         if hardware.gpu is None:
             return relax.build(lowered, target, relax_pipeline=nothing_more), lowered, ()
-        with CudaCompiler(hardware).installed() as compiler:
+        context = tvm.transform.PassContext(config=pass_config(lowered.functions.values()))
+        with CudaCompiler(hardware).installed() as compiler, context:
             executable = relax.build(lowered, target, relax_pipeline=nothing_more)
         return executable, lowered, compiler.kernels
 

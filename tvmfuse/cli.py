@@ -59,6 +59,8 @@ def options_of(parsed: Namespace) -> CompileOptions:
         batch=parsed.batch,
         shape=tuple(parsed.shape) if parsed.shape else None,
         dtype=parsed.dtype,
+        calibrate=parsed.calibrate,
+        observer=parsed.observer,
         weights=parsed.weights,
         trials=parsed.trials,
         time_budget_s=parsed.time_budget_s,
@@ -109,6 +111,10 @@ def _run(parsed: Namespace) -> int:
 
 
 def _explain(parsed: Namespace) -> int:
+    if parsed.dtype == "int8":
+        raise OptionError(
+            "explain calibrates nothing: name a model that is quantised already (.pt2, .onnx)"
+        )
     options = CompileOptions(
         model=parsed.model,
         target=parsed.target,
@@ -186,6 +192,17 @@ def _bisect(parsed: Namespace) -> int:
         for kind, why in found["broken"].items():
             print(f"  {kind}: {why}")
     return EXIT_ERROR if found["broken"] else EXIT_OK
+
+
+def _diagnose(parsed: Namespace) -> int:
+    if parsed.seconds <= 0 or parsed.rows < 1:
+        raise OptionError(f"--seconds {parsed.seconds:g} and --rows {parsed.rows} must be positive")
+    from tvmfuse.diagnose import diagnose
+    from tvmfuse.report.tables import format_diagnosis
+
+    found = diagnose(parsed.artifact, parsed.threads, parsed.seconds)
+    print(json.dumps(found, indent=2) if parsed.json else format_diagnosis(found, parsed.rows))
+    return EXIT_OK
 
 
 def _stability(parsed: Namespace) -> int:
@@ -301,6 +318,7 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "compile": _compile,
     "explain": _explain,
     "verify": _verify,
+    "diagnose": _diagnose,
     "stability": _stability,
     "log status": _log_status,
     "log clear": _log_clear,

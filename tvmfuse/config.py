@@ -17,11 +17,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tvmfuse.errors import OptionError
+from tvmfuse.signature import OWN_TYPES
 
 DEFAULT_TUNE_BUDGET_S = 600.0
-DTYPES = ("float32",)
+DTYPES = ("float32", "float16", "bfloat16", "int8")
+HALVES = ("float16", "bfloat16")
+OBSERVERS = ("minmax", "percentile")
 MEASURES = ("auto", "local", "none")
 FALLBACKS = ("none", "eager")
 ACCUMULATIONS = ("plain", "compensated")
@@ -103,7 +107,15 @@ class CompileOptions:
         Shapes of all inputs, with an element type (``((1, 128), "int64")``) or without; None
         keeps the model's own. Not together with ``batch``.
     dtype
-        ``"float32"``, the only one in this release.
+        ``"float32"``: the model keeps its own types. ``"float16"`` or ``"bfloat16"``: operands of
+        a float32 model's convolutions and products become halves, by the table of
+        `tvmfuse.precision.mixed`; what it takes and returns keeps its type.
+        ``"int8"``: quantised behind its training, see `tvmfuse.precision.quantize`.
+    calibrate
+        For ``dtype="int8"``: ``package.module:function``, or a function, that gives batches of
+        the model's arguments; ``"random"`` draws numbers instead.
+    observer
+        For ``dtype="int8"``: how ranges follow from the batches, ``"minmax"`` or ``"percentile"``.
     weights
         ``"random"``, or a state dict's path; None takes the best that can be had.
     trials
@@ -114,7 +126,8 @@ class CompileOptions:
     log_dir
         Folder of the tuning logs; None is replaced by ``TVMFUSE_LOG_DIR`` or ``tuning_logs``.
     output
-        Folder of the artifact; None is replaced by ``build/<model>-<target>``.
+        Folder of the artifact; None is replaced by ``build/<model>-<target>``, with ``-<dtype>``
+        behind it for another than float32.
     seed
         Seed of random weights, inputs and the search.
     measure
@@ -151,6 +164,8 @@ class CompileOptions:
     batch: int | None = None
     shape: tuple[InputShape, ...] | None = None
     dtype: str = "float32"
+    calibrate: Any = None
+    observer: str | None = None
     weights: str | None = None
     trials: int | None = None
     time_budget_s: float | None = None
@@ -176,12 +191,19 @@ class CompileOptions:
         object.__setattr__(self, "output", Path(self.output or self._default_output()))
         self._check_model_and_shape()
         self._check_choices()
+        self._check_quantisation()
         self._check_numbers()
         self._check_weights()
 
+    @property
+    def computes(self) -> str:
+        """Of the signature (`tvmfuse.signature.Signature`)."""
+        return self.dtype if self.dtype in HALVES else OWN_TYPES
+
     def _default_output(self) -> Path:
         name = Path(self.model).stem if self.model.endswith((".pt2", ".onnx")) else self.model
-        slug = re.sub(r"[^A-Za-z0-9._]+", "-", f"{name}-{self.target}").strip("-")
+        other = "" if self.dtype == DTYPES[0] else f"-{self.dtype}"
+        slug = re.sub(r"[^A-Za-z0-9._]+", "-", f"{name}-{self.target}{other}").strip("-")
         return Path("build") / slug
 
     def _check_model_and_shape(self) -> None:
@@ -206,6 +228,11 @@ class CompileOptions:
             raise OptionError(
                 f"--dtype {self.dtype} is not in this release, which has {', '.join(DTYPES)}"
             )
+        if self.dtype in HALVES and self.fallback != "none":
+            raise OptionError(
+                f"--dtype {self.dtype} and --fallback {self.fallback} do not go together: what "
+                "PyTorch runs between the parts would stay float32; drop one of them"
+            )
         if self.measure not in MEASURES:
             raise OptionError(
                 f"--measure {self.measure} is not in this release, which has {', '.join(MEASURES)}"
@@ -224,6 +251,24 @@ class CompileOptions:
         if self.fallback not in FALLBACKS:
             raise OptionError(
                 f"--fallback {self.fallback} is unknown; choose from {', '.join(FALLBACKS)}"
+            )
+
+    def _check_quantisation(self) -> None:
+        given = [
+            option
+            for option, value in (("--calibrate", self.calibrate), ("--observer", self.observer))
+            if value is not None
+        ]
+        if self.dtype != "int8" and given:
+            raise OptionError(f"{' and '.join(given)} belong to --dtype int8, which is not given")
+        if self.dtype == "int8" and self.calibrate is None:
+            raise OptionError(
+                "--dtype int8 needs data to find ranges from: --calibrate module:function, or "
+                "--calibrate random for ranges that no data stands behind"
+            )
+        if self.observer is not None and self.observer not in OBSERVERS:
+            raise OptionError(
+                f"--observer {self.observer} is unknown; choose from {', '.join(OBSERVERS)}"
             )
 
     def _check_numbers(self) -> None:

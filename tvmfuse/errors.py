@@ -53,6 +53,10 @@ class UnsupportedOperatorError(ImportModelError):
     """Operators without a converter, all of them, with where the user's code calls them."""
 
 
+class CalibrationError(TvmfuseError):
+    """A model cannot be quantised: its data, or what it computes, gives no ranges."""
+
+
 class UntraceableError(ImportModelError):
     """No single graph holds the model: its control flow or shapes depend on values."""
 

@@ -122,12 +122,14 @@ def verification_json(report: VerifyReport, hardware: Hardware) -> dict[str, Any
 def estimated_ms(groups: list[GroupKernel], artifact: Artifact, gpu: Gpu) -> dict[str, Any]:
     """A lower bound of the latency by roofline; never a measurement.
 
-    Operations at the peak of float32, bytes of weights and intermediates at the bandwidth of the
-    memory, the longer of the two, and every launch.
+    Operations at the peak of float32, or of the half that the products take, bytes of weights and
+    intermediates at the bandwidth of the memory, the longer of the two, and every launch.
     """
     flops = sum(count_flops(as_main(group.kernels[0])) for group in groups)
     moved_bytes = sum(w.nbytes for w in artifact.weights) + artifact.footprint.moved_bytes
-    work_s = max(flops / gpu.peak("float32"), moved_bytes / gpu.dram_bytes_per_s)
+    computes = artifact.workload.signature.computes
+    peak = max(gpu.peak_flops.get(computes, 0.0), gpu.peak("float32"))
+    work_s = max(flops / peak, moved_bytes / gpu.dram_bytes_per_s)
     seconds = work_s + gpu.launch_s * artifact.calls
     return {"median": seconds * 1e3, "kind": "estimated, a lower bound by roofline"}
 

@@ -17,6 +17,7 @@ from tvmfuse.choose import Choice, choose_kernels, restricted, rounds_least
 from tvmfuse.config import CompileOptions, InputShape, shape_and_type, shipped_log_dir
 from tvmfuse.database import TuningLog
 from tvmfuse.errors import ArtifactError, DeviceError, VerificationError
+from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.rules.selection import RuleSet, select_rules
 from tvmfuse.hardware import Hardware, resolve_target, runnable_here
 from tvmfuse.offline import (
@@ -31,7 +32,7 @@ from tvmfuse.passes.pipeline import lowering
 from tvmfuse.passes.specialize import GroupKernel, kernel_name
 from tvmfuse.report.progress import Progress
 from tvmfuse.runtime import load
-from tvmfuse.runtime.manifest import sha256_of
+from tvmfuse.runtime.manifest import REPORT, sha256_of
 from tvmfuse.runtime.timing import time_artifact
 from tvmfuse.runtime.write import install_artifact
 from tvmfuse.schedules.variant import AnyVariant
@@ -44,7 +45,6 @@ from tvmfuse.verify import Scheduled, VerifyReport, eager_ms, load_metric, verif
 from tvmfuse.verify.exposure import shows_positions
 from tvmfuse.workload import Workload
 
-REPORT = "report.json"
 VERDICTS_SHARE = 0.2  # of the time budget, at most, for measuring groups against their parts
 
 
@@ -372,6 +372,7 @@ class Run:
             },
             "intermediates": artifact.footprint.to_json(),
             "feasibility": [row.to_json() for row in self.plan.matrix],
+            "work": work_of_kernels(self.plan),
             "verdicts": self.settled.to_json(),
             "not_settled": [{"group": g, "reason": why} for g, why in self.settled.open],
             "refused": [dataclasses.asdict(r) for r in (*self.merges.refused, *self.plan.refused)],
@@ -388,6 +389,20 @@ class Run:
             "records": {"hit": hit, "missed": len(distinct) - hit},
             "provenance": self.workload.provenance,
         }
+
+
+def work_of_kernels(plan: Plan) -> dict[str, dict[str, Any]]:
+    """What the kernel of each group computes and moves, by the kernel's name."""
+    return {
+        kernel_name(f"{PREFIX}{group.members[-1]}"): {
+            "ops": list(group.ops),
+            "dtype": group.work.dtype,
+            "flops": group.work.flops + group.work.recomputed,
+            "bytes": group.work.read_bytes + group.work.write_bytes,
+        }
+        for group in plan.groups
+        if group.work is not None and group.members[-1] not in plan.unwritten
+    }
 
 
 def scheduled_kernels(

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+OWN_TYPES = "model"
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -75,6 +77,9 @@ class Signature:
         Name of every part of that tuple.
     by_name
         How many of them, the last ones, are passed by keyword only.
+    computes
+        ``"model"``: in the model's own types; ``"float16"`` or ``"bfloat16"``: operands of its
+        products are rounded to halves inside, whatever it takes and returns.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -83,6 +88,7 @@ class Signature:
     output_tree: dict[str, Any] = field(default_factory=dict)
     parameters: tuple[str, ...] = ()
     by_name: int = 0
+    computes: str = OWN_TYPES
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``manifest.json``."""
@@ -97,6 +103,7 @@ class Signature:
             "output_tree": self.output_tree,
             "parameters": list(self.parameters),
             "by_name": self.by_name,
+            **({} if self.computes == OWN_TYPES else {"computes": self.computes}),
         }
 
     @classmethod
@@ -113,6 +120,7 @@ class Signature:
             data["output_tree"],
             tuple(map(str, data.get("parameters", ()))),
             int(data.get("by_name", 0)),
+            str(data.get("computes", OWN_TYPES)),
         )
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """CPU templates in order of priority; the last one always applies."""
 
 from tvmfuse.schedules.base import Template
-from tvmfuse.schedules.cpu import intrinsics  # noqa: F401  (registers its rules with TVM)
+from tvmfuse.schedules.cpu import dot4, intrinsics  # noqa: F401  (register rules with TVM)
 from tvmfuse.schedules.cpu.attention import AttentionTemplate
 from tvmfuse.schedules.cpu.batch_matmul import BatchMatmulTemplate
 from tvmfuse.schedules.cpu.contraction import ContractionTemplate

@@ -28,6 +28,7 @@ from tvmfuse.schedules.variant import Variant, zero
 
 FAMILY = "contraction"
 PAD_BLOCK = "pad"
+_PLANES = 4  # red, green, blue, and a mask or depth
 
 
 def register_limit(hardware: Hardware, v: int) -> int:
@@ -65,6 +66,15 @@ def lanes_for(channels: int, hardware: Hardware, dtype_bytes: int = 4) -> int:
 def direct_cycles(anchor: Conv2d | Dense, hardware: Hardware) -> float:
     """Estimated cycles of the definition: one vector FMA a cycle and core, 90 % busy."""
     return anchor.flops / 2 / hardware.lanes() / hardware.cores / 0.9
+
+
+def by_planes(conv: Conv2d) -> bool:
+    """Whether the template reads channels first as well as last: pictures of up to four planes.
+
+    Their values are read one at a time and broadcast in either layout; with more channels the
+    planes would be too far apart for L1.
+    """
+    return conv.groups == 1 and conv.C <= _PLANES
 
 
 def conv2d_direct(conv: Conv2d, hardware: Hardware) -> Variant:
@@ -319,7 +329,8 @@ def _schedule(func: PrimFunc, t: Tiling, e: Extents, hardware: Hardware, tunable
     anchor = anchor_block.rv
     base.inline_producers(sch, anchor, keep=(PAD_BLOCK,))
     out = base.detach_output(sch, anchor)
-    partial = in_blocks(sch, anchor_block)
+    exact = base.EXACT in anchor_block.annotations
+    partial = None if exact else in_blocks(sch, anchor_block)
     tile_loop, inner = tile_output(sch, out, t, e, hardware, tunable)
     tile_anchor(sch, anchor, tile_loop, t, e.lanes, partial)
     for loop in inner[:-1]:
@@ -327,8 +338,28 @@ def _schedule(func: PrimFunc, t: Tiling, e: Extents, hardware: Hardware, tunable
     sch.vectorize(inner[-1])
     for block in found:
         if block.name == PAD_BLOCK:
-            base.pad_parallel(sch, sch.get_sblock(PAD_BLOCK), hardware.lanes())
+            pad = sch.get_sblock(PAD_BLOCK)
+            if _reads_planes(sch, pad):
+                _in_planes(sch, pad)
+            else:
+                base.pad_parallel(sch, pad, hardware.lanes(1 if exact else 4))
     return sch
+
+
+def _reads_planes(sch: Schedule, pad: Any) -> bool:
+    """Whether a picture comes with its channels first: a transpose was inlined into the pad."""
+    stmt = sch.get(pad)
+    if len(stmt.reads) != 1 or len(stmt.iter_vars) != 4 or len(stmt.reads[0].region) != 4:
+        return False
+    return stmt.reads[0].region[1].min.same_as(stmt.iter_vars[3].var)
+
+
+def _in_planes(sch: Schedule, pad: Any) -> None:
+    """Keep the padded picture as it comes: rows are copied, and nothing is transposed."""
+    sch.transform_layout(pad, ("write", 0), lambda n, h, w, c: (n, h, c, w))
+    n, h, w, c = sch.get_loops(pad)
+    sch.reorder(n, h, c, w)
+    sch.parallel(sch.fuse(n, h))
 
 
 def tile_output(

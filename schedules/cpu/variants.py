@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from tvmfuse.hardware import Hardware
-from tvmfuse.schedules.anchor import Anchor, Attention, BatchMatmul, Dense
+from tvmfuse.schedules.anchor import (
+    Anchor,
+    Attention,
+    BatchMatmul,
+    Dense,
+    IntegerConv2d,
+    IntegerDense,
+)
 from tvmfuse.schedules.cpu import winograd
 from tvmfuse.schedules.cpu.attention import attention_variants
 from tvmfuse.schedules.cpu.batch_matmul import batch_matmul_variants
 from tvmfuse.schedules.cpu.contraction import conv2d_direct, dense
 from tvmfuse.schedules.cpu.depthwise import applicable as is_depthwise
 from tvmfuse.schedules.cpu.depthwise import depthwise
+from tvmfuse.schedules.cpu.integer import integer
 from tvmfuse.schedules.cpu.winograd_rows import winograd_rows
-from tvmfuse.schedules.variant import AnyVariant
+from tvmfuse.schedules.variant import AnyVariant, Variant, twin, widened
+
+_MOVED_WEIGHTS = frozenset(("direct", "depthwise"))  # variants that only rearrange their weights
 
 
 def variants(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
@@ -20,6 +30,11 @@ def variants(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
         return attention_variants(anchor, hardware)
     if isinstance(anchor, BatchMatmul):
         return batch_matmul_variants(anchor, hardware)
+    if isinstance(anchor, IntegerConv2d | IntegerDense):
+        return (integer(anchor, hardware),)
+    if anchor.result:
+        same = [v for v in variants(twin(anchor), hardware) if v.name in _MOVED_WEIGHTS]
+        return tuple(widened(v, anchor) for v in same if isinstance(v, Variant))
     if isinstance(anchor, Dense):
         return (dense(anchor, hardware),)
     if is_depthwise(anchor):

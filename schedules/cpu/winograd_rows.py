@@ -32,7 +32,6 @@ from tvmfuse.schedules.variant import OUT_ELEMWISE_FUSABLE, Variant
 FAMILY = "winograd_rows"
 M = 4
 _LANES = 16  # of float32 in the widest vectors
-_PIXEL = f"p * {i64(M * M)} + i * {i64(M)} + j"  # of a tile p, among those of all tiles
 _INFINITY = 0x7F800000  # bits of float32 infinity: those of NaN are larger, those of numbers less
 
 
@@ -128,65 +127,85 @@ def _crop(conv: Conv2d, g: Grid, y: te.Tensor) -> te.Tensor:
 
 
 def contain(conv: Conv2d, g: Grid, lanes: int) -> PrimFunc:
-    """Kernel ``(untested, x, w, y)``: tiles that are not finite computed again, others copied."""
+    """Kernel ``(untested, x, w, y)``: tiles that are not finite computed again, others copied.
+
+    Where rows of tiles are padded to whole register tiles, one step takes a whole row: TVM would
+    compute only the tiles that are read, and register tiles do not divide those.
+    """
     positions, dtype = g.a * g.a, conv.dtype
     groups, tiles = conv.O // lanes, (g.tiles, M, M, conv.O)
+    span = g.columns if g.columns > math.ceil(conv.OW / M) else 1
+    tile = "p" if span == 1 else f"(p * {i64(span)} + q)"
+    ends = ("p, ", f"p * {i64(M * M)} : (p + 1) * {i64(M * M)}")
+    if span > 1:
+        ends = (f"p * {i64(span)} : (p + 1) * {i64(span)}, ",
+                f"p * {i64(span * M * M)} : (p + 1) * {i64(span * M * M)}")  # fmt: skip
     w = Writer()
     weight = (positions + 9, groups, conv.C, lanes)
     image = (conv.N, conv.H, conv.W, conv.C)
     parameters = [("t", tiles, dtype), ("x", image, dtype), ("w", weight, dtype),
                   ("y", (g.tiles * M * M, conv.O), dtype)]  # fmt: skip
-    vector = ("l", lanes, "vectorized")
-    square = [("i", M, "unroll"), ("j", M, "unroll")]
     mine = f"g * {i64(lanes)} : (g + 1) * {i64(lanes)}"
-    part = f"p, {i64(0)} : {i64(M)}, {i64(0)} : {i64(M)}, {mine}"
+    part = f"{ends[0]}{i64(0)} : {i64(M)}, {i64(0)} : {i64(M)}, {mine}"
     whole = ", ".join(f"{i64(0)} : {i64(e)}" for e in image)
     taps = f"{i64(positions)} : {i64(positions + 9)}, g"
     taps += f", {i64(0)} : {i64(conv.C)}, {i64(0)} : {i64(lanes)}"
     with (
         w.kernel(parameters),
-        w.loops(("pp", g.tiles, "serial"), ("gg", groups, "serial")),
+        w.loops(("pp", g.tiles // span, "serial"), ("gg", groups, "serial")),
         w.under('T.sblock("contain")'),
     ):
-        w.bind("p", f"T.axis.spatial({i64(g.tiles)}, pp)")
+        w.bind("p", f"T.axis.spatial({i64(g.tiles // span)}, pp)")
         w.bind("g", f"T.axis.spatial({i64(groups)}, gg)")
         w.line(f"T.reads([t[{part}], x[{whole}], w[{taps}]])")
-        w.line(f"T.writes([y[p * {i64(M * M)} : (p + 1) * {i64(M * M)}, {mine}]])")
+        w.line(f"T.writes([y[{ends[1]}, {mine}]])")
         w.bind("most", f'T.sblock_alloc_buffer(({i64(lanes)},), "int32", scope="local")')
         w.bind("worst", f'T.sblock_alloc_buffer(({i64(1)},), "int32", scope="local")')
         w.bind("sum", f'T.sblock_alloc_buffer(({i64(lanes)},), "{dtype}", scope="local")')
-        channel = f"g * {i64(lanes)} + l"
-        with w.loops(vector):
-            w.line("most[l] = T.int32(0)")
-        with w.loops(*square, vector):
-            bits = f'T.reinterpret("int32", t[p, i, j, {channel}])'
-            w.line(f"most[l] = T.max(most[l], T.bitwise_and({bits}, T.int32(0x7FFFFFFF)))")
-        w.line(f"worst[{i64(0)}] = T.int32(0)")
-        with w.loops(("l", lanes, "unroll")):
-            w.line(f"worst[{i64(0)}] = T.max(worst[{i64(0)}], most[l])")
-        with w.under(f"T.If(worst[{i64(0)}] >= T.int32({_INFINITY}))"):
-            with w.under("T.Then()"), w.loops(("i", M, "serial"), ("j", M, "serial")):
-                _define(w, conv, g, positions, channel, vector)
-            with w.under("T.Else()"), w.loops(*square, vector):
-                w.line(f"y[{_PIXEL}, {channel}] = t[p, i, j, {channel}]")
+        with w.loops(*([("q", span, "serial")] if span > 1 else [])):
+            _contain_tile(w, conv, g, lanes, tile)
     return w.function().with_attr("op_pattern", OUT_ELEMWISE_FUSABLE)
 
 
-def _define(w: Writer, conv: Conv2d, g: Grid, positions: int, channel: str, vector: Any) -> None:
+def _contain_tile(w: Writer, conv: Conv2d, g: Grid, lanes: int, tile: str) -> None:
+    vector = ("l", lanes, "vectorized")
+    square = [("i", M, "unroll"), ("j", M, "unroll")]
+    channel = f"g * {i64(lanes)} + l"
+    with w.loops(vector):
+        w.line("most[l] = T.int32(0)")
+    with w.loops(*square, vector):
+        bits = f'T.reinterpret("int32", t[{tile}, i, j, {channel}])'
+        w.line(f"most[l] = T.max(most[l], T.bitwise_and({bits}, T.int32(0x7FFFFFFF)))")
+    w.line(f"worst[{i64(0)}] = T.int32(0)")
+    with w.loops(("l", lanes, "unroll")):
+        w.line(f"worst[{i64(0)}] = T.max(worst[{i64(0)}], most[l])")
+    with w.under(f"T.If(worst[{i64(0)}] >= T.int32({_INFINITY}))"):
+        with w.under("T.Then()"), w.loops(("i", M, "serial"), ("j", M, "serial")):
+            _define(w, conv, g, tile, channel, vector)
+        with w.under("T.Else()"), w.loops(*square, vector):
+            w.line(f"y[{_pixel(tile)}, {channel}] = t[{tile}, i, j, {channel}]")
+
+
+def _pixel(tile: str) -> str:
+    """Of a tile, among those of all tiles."""
+    return f"{tile} * {i64(M * M)} + i * {i64(M)} + j"
+
+
+def _define(w: Writer, conv: Conv2d, g: Grid, tile: str, channel: str, vector: Any) -> None:
     """One pixel and one vector of channels by the definition."""
     with w.loops(vector):
         w.line(f"sum[l] = T.{conv.dtype}(0)")
     taps = (("a", 3, "serial"), ("b", 3, "serial"), ("c", conv.C, "serial"), vector)
     with w.loops(*taps):
-        row = f"p // {i64(g.columns)} % {i64(g.rows)} * {i64(M)} + i + a - {i64(conv.pad[0])}"
-        col = f"p % {i64(g.columns)} * {i64(M)} + j + b - {i64(conv.pad[1])}"
+        row = f"{tile} // {i64(g.columns)} % {i64(g.rows)} * {i64(M)} + i + a - {i64(conv.pad[0])}"
+        col = f"{tile} % {i64(g.columns)} * {i64(M)} + j + b - {i64(conv.pad[1])}"
         within = [f"T.And({e} >= 0, {e} < {i64(n)})" for e, n in ((row, conv.H), (col, conv.W))]
         inside = f"T.And({within[0]}, {within[1]})"
-        value = f"x[p // {i64(g.rows * g.columns)}, {row}, {col}, c]"
+        value = f"x[{tile} // {i64(g.rows * g.columns)}, {row}, {col}, c]"
         value = f"T.if_then_else({inside}, {value}, T.{conv.dtype}(0))"
-        w.line(f"sum[l] = sum[l] + {value} * w[{i64(positions)} + a * {i64(3)} + b, g, c, l]")
+        w.line(f"sum[l] = sum[l] + {value} * w[{i64(g.a * g.a)} + a * {i64(3)} + b, g, c, l]")
     with w.loops(vector):
-        w.line(f"y[{_PIXEL}, {channel}] = sum[l]")
+        w.line(f"y[{_pixel(tile)}, {channel}] = sum[l]")
 
 
 class WinogradRowsTemplate:

@@ -6,9 +6,11 @@ from tvmfuse.schedules.cuda.fallback import FallbackTemplate
 from tvmfuse.schedules.cuda.gemm import GemmTemplate
 from tvmfuse.schedules.cuda.injective import InjectiveTemplate
 from tvmfuse.schedules.cuda.reduction import ReductionTemplate
+from tvmfuse.schedules.cuda.tensor import TensorTemplate
 from tvmfuse.schedules.cuda.window import WindowTemplate
 
 TEMPLATES: tuple[Template, ...] = (
+    TensorTemplate(),
     GemmTemplate(),
     DirectConvTemplate(),
     InjectiveTemplate(),

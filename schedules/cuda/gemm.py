@@ -58,7 +58,8 @@ TILES = tuple(
     for tn in (4, 8)
     if 32 <= bm // tm * (bn // tn) <= 256 and bm // tm * tm == bm
 )
-PAD_M, PAD_N = 128, 128
+PAD_M, PAD_N, PAD_K = 128, 128, 16
+M, N = "tvmfuse.m", "tvmfuse.n"  # block annotations: rows and columns without padding
 
 
 def estimate(t: Tile, m: int, n: int, gpu: Gpu) -> float:
@@ -81,15 +82,20 @@ def best_tile(m: int, n: int, gpu: Gpu) -> Tile:
 
 
 def applicable(a: Conv2d | Dense) -> bool:
-    """Float32 without groups, and more than one row: TVM drops an axis of extent one, by which
+    """Float32 sums without groups, and more than one row: TVM drops an axis of extent one, by which
     the epilogue would find its row."""
+    if (a.result or a.dtype) != "float32":
+        return False
     if isinstance(a, Dense):
-        return a.dtype == "float32" and math.prod(a.lead) * a.M > 1
-    return a.dtype == "float32" and a.groups == 1 and a.N * a.OH * a.OW > 1
+        return math.prod(a.lead) * a.M > 1
+    return a.groups == 1 and a.N * a.OH * a.OW > 1
 
 
-def gemm_conv2d(a: Conv2d) -> Variant:
-    """Convolution without groups, weights packed [KH * KW * C, O] and padded to whole tiles."""
+def gemm_conv2d(a: Conv2d, family: str = FAMILY) -> Variant:
+    """Convolution without groups, weights packed [KH * KW * C, O] and padded to whole tiles.
+
+    ``family`` names the template; operands that are narrower than their sums are widened in it.
+    """
     m, n, k = a.N * a.OH * a.OW, a.O, a.KH * a.KW * a.C
     (sh, sw), (dh, dw), (top, left, _, _) = a.stride, a.dilation, a.pad
 
@@ -101,10 +107,10 @@ def gemm_conv2d(a: Conv2d) -> Variant:
             inside = [h >= 0, h < a.H, col >= 0, col < a.W]
             if not any(a.pad):
                 inside = []
-            return _guarded([*inside, *_bounds(i, m, PAD_M), *_bounds(j, k, BK)],
+            return _guarded([*inside, *_bounds(i, m, PAD_M), *_bounds(j, k, PAD_K)],
                             x[image, h, col, c], a.dtype)  # fmt: skip
 
-        flat = _product(row, w, (m, n, k), a.dtype)
+        flat = _product(row, w, (m, n, k), a, family)
         shape = (a.N, a.OH, a.OW, a.O)
         return te.compute(
             shape, lambda b, h, c, o: flat[(b * a.OH + h) * a.OW + c, o], name="unflatten"
@@ -117,8 +123,8 @@ def gemm_conv2d(a: Conv2d) -> Variant:
     return Variant("gemm", a, shape, _packed(n, k), compute, pack, a.flops / 8, _RTOL)
 
 
-def gemm_dense(a: Dense) -> Variant:
-    """``x[..., M, K] @ w[K, O]`` with the weight padded to whole tiles."""
+def gemm_dense(a: Dense, family: str = FAMILY) -> Variant:
+    """``x[..., M, K] @ w[K, O]`` with the weight padded to whole tiles; as the convolution."""
     m, n, k = math.prod(a.lead) * a.M, a.O, a.K
 
     def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
@@ -129,10 +135,10 @@ def gemm_dense(a: Dense) -> Variant:
             for extent in reversed(extents[1:]):
                 at.append(left % extent)
                 left = left // extent
-            guards = [*_bounds(i, m, PAD_M), *_bounds(j, k, BK)]
+            guards = [*_bounds(i, m, PAD_M), *_bounds(j, k, PAD_K)]
             return _guarded(guards, x(left, *reversed(at), j), a.dtype)
 
-        flat = _product(row, w, (m, n, k), a.dtype)
+        flat = _product(row, w, (m, n, k), a, family)
 
         def back(*at: Any) -> Any:
             i = at[0]
@@ -154,7 +160,7 @@ def _up(value: int, multiple: int) -> int:
 
 
 def _packed(n: int, k: int) -> tuple[int, int]:
-    return _up(k, BK), _up(n, PAD_N)
+    return _up(k, PAD_K), _up(n, PAD_N)
 
 
 def _padded(w_KO: np.ndarray, n: int, k: int) -> np.ndarray:
@@ -173,15 +179,21 @@ def _guarded(conditions: list[Any], value: Any, dtype: str) -> Any:
     return tirx.if_then_else(tirx.all(*conditions), value, zero(dtype))
 
 
-def _product(row: Any, w: te.Tensor, sizes: tuple[int, int, int], dtype: str) -> te.Tensor:
+def _product(
+    row: Any, w: te.Tensor, sizes: tuple[int, int, int], a: Conv2d | Dense, family: str
+) -> te.Tensor:
     m, n, k = sizes
-    staged = te.compute((_up(m, PAD_M), _up(k, BK)), row, name=ROWS)
-    depth = te.reduce_axis((0, _up(k, BK)), "k")
+    staged = te.compute((_up(m, PAD_M), _up(k, PAD_K)), row, name=ROWS)
+    depth = te.reduce_axis((0, _up(k, PAD_K)), "k")
+
+    def summed(value: Any) -> Any:
+        return value.astype(a.result) if a.result else value
+
     return te.compute(
         (_up(m, PAD_M), _up(n, PAD_N)),
-        lambda i, j: te.sum(staged[i, depth] * w[depth, j], axis=[depth]),
+        lambda i, j: te.sum(summed(staged[i, depth]) * summed(w[depth, j]), axis=[depth]),
         name="gemm",
-        attrs={base.FAMILY: FAMILY, "tvmfuse.m": m, "tvmfuse.n": n},
+        attrs={base.FAMILY: family, M: m, N: n},
     )
 
 
@@ -196,7 +208,7 @@ class GemmTemplate:
         if anchor is None:
             return None
         notes = anchor.annotations
-        m, n = int(notes["tvmfuse.m"]), int(notes["tvmfuse.n"])
+        m, n = int(notes[M]), int(notes[N])
         order = sorted(TILES, key=lambda t: estimate(t, m, n, gpu_of(hardware)))
         return [_schedule(func, t) for t in (order[:8] if tunable else order[:1])]
 
@@ -207,9 +219,9 @@ def _schedule(func: PrimFunc, t: Tile) -> Schedule:
     assert block is not None
     gemm = block.rv
     rows = sch.get_sblock(ROWS)
-    base.inline_producers(sch, rows, keep=())
+    base.inline_producers(sch, gemm, keep=(ROWS,))
     out = base.detach_output(sch, gemm)
-    _flatten(sch, out)
+    flatten(sch, out)
     columns = sch.cache_read(gemm, 1, "shared")
     sch.set_scope(rows, 0, "shared")
     m, n, k = sch.get_loops(gemm)
@@ -240,7 +252,7 @@ def _schedule(func: PrimFunc, t: Tile) -> Schedule:
     return sch
 
 
-def _flatten(sch: Schedule, out: Any) -> None:
+def flatten(sch: Schedule, out: Any) -> None:
     """The epilogue over (m, n), as the product has them."""
     extents = base.read_block(sch, out).extents
     if len(extents) == 2:

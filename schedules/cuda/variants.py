@@ -14,13 +14,18 @@ from tvmfuse.hardware import Hardware
 from tvmfuse.schedules.anchor import Anchor, Attention, BatchMatmul, Conv2d, Dense, Step
 from tvmfuse.schedules.cpu.batch_matmul import RTOL, naive
 from tvmfuse.schedules.cuda import direct_conv
+from tvmfuse.schedules.cuda.binding import gpu_of
 from tvmfuse.schedules.cuda.gemm import applicable, gemm_conv2d, gemm_dense
+from tvmfuse.schedules.cuda.tensor import FAMILY as TENSOR
+from tvmfuse.schedules.cuda.tensor import on_tensor_cores
 from tvmfuse.schedules.strides import load, row_major
 from tvmfuse.schedules.variant import (
     OUT_ELEMWISE_FUSABLE,
     AnyVariant,
     Variant,
     WrittenVariant,
+    twin,
+    widened,
     zero,
 )
 
@@ -31,6 +36,12 @@ _HALF_RTOL = 2e-2
 
 def variants_of(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
     """All variants of ``anchor`` in ascending order of estimated time."""
+    if isinstance(anchor, (Conv2d, Dense)) and anchor.result:
+        if on_tensor_cores(anchor, gpu_of(hardware)) and applicable(anchor):
+            made = gemm_conv2d if isinstance(anchor, Conv2d) else gemm_dense
+            return (made(anchor, TENSOR),)  # type: ignore[operator]
+        same = variants_of(twin(anchor), hardware)
+        return tuple(widened(v, anchor) for v in same if isinstance(v, Variant))
     if isinstance(anchor, Conv2d):
         if direct_conv.applicable(anchor):
             return (direct_conv.direct_conv(anchor, hardware),)

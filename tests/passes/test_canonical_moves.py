@@ -5,6 +5,7 @@ import pytest
 from tvm import relax
 
 from tvmfuse.passes.canonical_moves import CanonicalMoves
+from tvmfuse.passes.relax_tools import bindings, op_name, shape_of
 
 X = ((4, 1, 3, 8), "float32")
 
@@ -60,3 +61,24 @@ def test_slice_goes_before_transpose_and_reshape(kit, axis):
     after = run_both(kit, body, X)
     order = [o for o in kit.ops(after) if o in ("strided_slice", "permute_dims")]
     assert order == ["strided_slice", "permute_dims"]
+
+
+def products(shape):
+    def body(b, x):
+        w = np.random.default_rng(1).standard_normal((8, 5)).astype("float32")
+        return b.emit(relax.op.matmul(x, relax.const(w)))
+
+    return body, (shape, "float32")
+
+
+@pytest.mark.parametrize("shape", [(197, 1, 8), (3, 4, 7, 8), (2, 1, 1, 8)])
+def test_few_rows_in_many_matrices_are_one_matrix(kit, shape):
+    after = run_both(kit, *products(shape))
+    (found,) = [b for b in bindings(after["main"]) if op_name(b.value) == "relax.matmul"]
+    assert shape_of(found.value) == (np.prod(shape[:-1]), 5)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 8), (1, 7, 8), (3, 8, 8), (2, 49, 8), (7, 8)])
+def test_products_of_many_rows_and_of_one_matrix_stay(kit, shape):
+    after = run_both(kit, *products(shape))
+    assert kit.count(after, "reshape") == 0

@@ -13,7 +13,8 @@ from tvmfuse.hardware import resolve_target
 from tvmfuse.passes.pipeline import lower
 
 HARDWARE = resolve_target("llvm", 2)
-(RULE,) = [r for r in VERTICAL if r.changes_layout]
+READS, WRITES = "conv2d(transpose(x), w)", "transpose(conv2d(x, w))"
+RULES = {r.name: r for r in VERTICAL if r.changes_layout}
 
 
 def block(channels=16, kernel=3, stride=1, batch=1, side=(13, 10)):
@@ -34,13 +35,65 @@ def test_the_one_behind_joins(batch):
     first, group = plan(batch=batch).groups
     assert first.ops == ("transpose",)
     assert group.ops == ("conv2d", "add", "relu", "transpose")
-    assert RULE.name in group.steps
+    assert WRITES in group.steps
 
 
-def test_switched_off_it_stays_apart():
-    found = plan(off=[RULE])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_a_picture_is_read_as_it_comes(channels, batch):
+    first, *_ = plan(channels, 7, 2, batch=batch).groups
+    assert first.ops == ("transpose", "conv2d", "add", "relu")
+    assert READS in first.steps
+
+
+@pytest.mark.parametrize("rule", [READS, WRITES])
+def test_switched_off_it_stays_apart(rule):
+    found = plan(*((3,) if rule == READS else ()), off=[RULES[rule]])
     assert len(found.groups) == 3
-    assert "the rule is switched off" in {r.reason for r in found.refused if r.rule == RULE.name}
+    assert "the rule is switched off" in {r.reason for r in found.refused if r.rule == rule}
+
+
+def test_planes_that_are_many_or_grouped_stay_in_front():
+    found = plan(batch=2)
+    reasons = [r.reason for r in found.refused if r.rule == READS]
+    assert reasons == ["the convolution is none without groups of up to 4 channels"]
+
+
+def test_another_transpose_stays_in_front():
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution = nn.Conv2d(3, 8, 3, padding=1)
+
+        def forward(self, x):
+            return self.convolution(x.transpose(2, 3))
+
+    torch.manual_seed(0)
+    low = lower(import_module(Turned().eval(), (torch.randn(2, 3, 9, 7),)), HARDWARE)
+    found = make_plan(low, HARDWARE, VERTICAL)
+    assert any("not channels first to channels last" in r.reason for r in found.refused)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    "channels, kernel, stride, padding, side",
+    [
+        (3, 7, 2, 3, (37, 41)), (1, 5, 1, 2, (11, 13)), (4, 4, 4, 0, (32, 20)),
+        (3, 3, 2, 0, (17, 1 + 2 * 7)), (2, 1, 1, 0, (5, 7)), (3, 3, 1, 1, (1, 1)),
+    ],
+)  # fmt: skip
+def test_numbers_of_pictures(channels, kernel, stride, padding, side, batch):
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(channels, 17, kernel, stride, padding), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+    ).eval()
+    x = torch.randn(batch, channels, *side)
+    compiled = api.compile(module, (x,), threads=2, trials=0, no_log=True)
+    with torch.no_grad():
+        want = module(x).numpy()
+    got = torch.from_dlpack(compiled(x.numpy())).numpy()
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+    assert compiled.report["verify"]["passed"]
 
 
 @pytest.mark.parametrize(

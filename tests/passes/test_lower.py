@@ -102,7 +102,7 @@ def test_grouped_channels_are_not_padded(kit):
 
 NO_ANCHOR = {
     "weight is an input": ("float32", "float32", False),
-    "sum in another type": ("float16", "float32", True),
+    "sum in a narrower type": ("float32", "float16", True),
 }
 
 

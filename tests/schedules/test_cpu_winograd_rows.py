@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tvmfuse.schedules import base
 from tvmfuse.schedules.cpu.winograd_rows import winograd_rows
 
 SHAPES = {
@@ -45,6 +46,16 @@ def test_any_rows(kit, size, channels, pad):
     kit.Case(variant, "bias").check_default(kit.AVX2, "cpu.winograd_rows")
 
 
+@pytest.mark.parametrize("width", [147, 149, 299])
+def test_padded_rows_fill_the_register_tile(kit, width):
+    """37 tiles of a row are computed as 39, thirteen at a time, not one by one."""
+    variant = winograd_rows(kit.conv(1, 6, width, 16, 32, pad=1), kit.AVX512)
+    schedule, _ = kit.schedule_by_template(variant.prim_func(), kit.AVX512)
+    (init,) = [b for b in base.blocks(schedule) if b.name == "winograd_init"]
+    *_, tiles, _vectors, _lanes = schedule.get_loops(init.rv)
+    assert base.loop_extent(schedule, tiles) >= 10
+
+
 def test_space(kit):
     case = kit.Case(winograd_rows(kit.conv(1, 5, 5, 8, 16, pad=1), kit.AVX2), "bias")
     found = kit.check_space(case, kit.AVX2, at_least=2)
@@ -53,9 +64,10 @@ def test_space(kit):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("epilogue", ["", "residual"])
-def test_what_is_not_finite_stays_in_its_windows(kit, value, epilogue):
+@pytest.mark.parametrize("width", [9, 149])  # the second has rows that are padded
+def test_what_is_not_finite_stays_in_its_windows(kit, value, epilogue, width):
     """Every result without that pixel in its window is what it is without it."""
-    conv = kit.conv(2, 10, 9, 8, 16, pad=1)
+    conv = kit.conv(2, 10, width, 8, 16, pad=1)
     case = kit.Case(winograd_rows(conv, kit.AVX2), epilogue)
     scheduled = case.check_default(kit.AVX2, "cpu.winograd_rows").mod["main"]
     clean = kit.run(scheduled, case.inputs, case.want.shape)
@@ -63,7 +75,7 @@ def test_what_is_not_finite_stays_in_its_windows(kit, value, epilogue):
     x[1, 4, 8, 3] = value
     got = kit.run(scheduled, [x, *case.inputs[1:]], case.want.shape)
     inside = np.zeros(case.want.shape, bool)
-    inside[1, 3:6, 7:9] = True
+    inside[1, 3:6, 7:10] = True
     rounding = case.variant.rtol * np.abs(clean).max()  # others of its tile are sums by themselves
     np.testing.assert_allclose(got[~inside], clean[~inside], rtol=0, atol=rounding)
     untouched = np.isfinite(got[inside])

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm
 import tvm_ffi
@@ -25,6 +26,7 @@ from tvm.tirx.build import split_host_device_mods
 
 from tvmfuse.config import environment
 from tvmfuse.errors import BuildError
+from tvmfuse.schedules.cuda.fragments import pass_config
 
 GUARD_BYTES = 4096  # around every buffer, so that a stray access meets nobody's data
 _SIGNATURE = re.compile(
@@ -65,7 +67,7 @@ def cuda_text(func: PrimFunc, target_json: dict[str, Any]) -> CudaText:
     """Lower a scheduled PrimFunc and generate its CUDA text; needs neither driver nor toolkit."""
     target = tvm.target.Target(target_json).with_host("llvm")
     named = func.with_attr("global_symbol", "main")
-    with target:
+    with target, tvm.transform.PassContext(config=pass_config([func])):
         bound = tirx.transform.BindTarget(target)(tvm.IRModule({"main": named}))
         pipeline, _, finish = tirx.get_default_tir_pipeline(target)
         host, device = split_host_device_mods(pipeline(bound))
@@ -184,7 +186,8 @@ class Emulated:
         """
         fields = dict(zip(self.text.parameters, arrays, strict=True))
         for name, (shape, dtype) in self.text.workspaces.items():
-            fields[name] = np.full(shape, 77, dtype)
+            kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+            fields[name] = np.full(shape, 77, kind)
         guarded = {name: _guarded(array) for name, array in fields.items()}
         self.faults = ""
         for launch in self.text.launches:

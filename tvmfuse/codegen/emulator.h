@@ -104,8 +104,13 @@ static bool touch(Memory* m, const char* p, size_t bytes, const void* value) {
   return true;
 }
 
+// What a value in memory converts to beside its own type: halves to float, as CUDA's do.
+template <class R, class T, bool = std::is_class<T>::value && sizeof(T) == 2> struct Widened {};
+template <class R, class T> struct Widened<R, T, true> {
+  operator float() const { return (float)((const R*)this)->load(); }
+};
 template <class T> struct Pointer;
-template <class T> struct Ref {
+template <class T> struct Ref : Widened<Ref<T>, T> {
   Memory* m;
   char* p;
   T load() const {
@@ -121,6 +126,8 @@ template <class T> struct Ref {
   }
   Ref& operator=(const Ref& other) { return *this = other.load(); }
   Pointer<T> operator&() const { return {m, p}; }
+  Ref(Memory* memory, char* place) : m(memory), p(place) {}
+  Ref(const Ref&) = default;
 };
 template <class T> struct Pointer {
   Memory* m;
@@ -306,3 +313,4 @@ static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
 #define CUDART_INF_F INFINITY
 #define CUDART_NAN_F NAN
+#include "emulator_halves.h"

@@ -47,6 +47,7 @@ def _inside(text: str) -> str:
 
 HEADERS = {
     "cuda/std/cstdint": _inside(_TYPES),
+    "mma.h": (Path(__file__).parent / "fragments.h").read_text(encoding="utf-8"),
     "cuda/std/type_traits": _inside(_TRAITS.replace("__is_integral(T)", "(T(3) / T(2) == T(1))")),
 }
 # Constants that CUDA's own headers define for nvcc only.

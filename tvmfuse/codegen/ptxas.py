@@ -28,6 +28,8 @@ class KernelUsage:
         Stack frame of a thread.
     spill_bytes
         Registers that did not fit and are stored to and loaded from memory, both added up.
+    tensor_instructions
+        Instructions for tensor cores (`tvmfuse.codegen.sass`).
     """
 
     name: str
@@ -35,6 +37,7 @@ class KernelUsage:
     shared_bytes: int = 0
     stack_bytes: int = 0
     spill_bytes: int = 0
+    tensor_instructions: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

@@ -82,6 +82,7 @@ def explain(options: CompileOptions, asked: Asked) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "model": loaded.name,
         "target": hardware.name,
+        "dtype": options.dtype,
         "limits": _limits_json(limits),
     }
     if asked.graph == "fx":
@@ -89,7 +90,7 @@ def explain(options: CompileOptions, asked: Asked) -> dict[str, Any]:
         answer["graph"] = _graph_json(found, limits, times)
         if not asked.rule:
             return answer
-    workload = workload_of(loaded)
+    workload = workload_of(loaded, options.computes)
     if asked.graph == "relax" or (times is not None and not asked.graph):
         answer["graph"] = _graph_json(_relax_operators(workload), limits, times)
     lowered, merges = lowering(workload, hardware, rules.merging)

@@ -12,12 +12,16 @@ from tvmfuse.frontend.models import load_model
 from tvmfuse.frontend.segments import split
 from tvmfuse.frontend.torch_export import export_program
 from tvmfuse.frontend.trees import forward_parameters
+from tvmfuse.precision.quantize import quantised_reference
 from tvmfuse.signature import Signature, TensorSpec
 from tvmfuse.verify import Metric, VerifyReport, verify
 
 
 def verify_again(
-    model: Any, source: dict[str, Any], metric: Metric | None = None
+    model: Any,
+    source: dict[str, Any],
+    metric: Metric | None = None,
+    quantization: dict[str, Any] | None = None,
 ) -> tuple[str, VerifyReport]:
     """Compare a loaded artifact with eager.
 
@@ -29,6 +33,8 @@ def verify_again(
         Arguments of :func:`tvmfuse.frontend.models.load_model`.
     metric
         The user's own measure.
+    quantization
+        How the artifact was quantised (its manifest says so): the model is quantised likewise.
 
     Returns
     -------
@@ -44,12 +50,16 @@ def verify_again(
     """
     loaded = load_model(**source)
     seed = int(source["seed"])
+    if quantization is not None:
+        program = loaded.program or export_program(loaded.module, loaded.example_inputs)
+        asked = (quantization[key] for key in ("calibrate", "observer", "seed"))
+        loaded = quantised_reference(loaded._replace(program=program), *asked)
     if isinstance(model, SegmentedModel):
         program = loaded.program or export_program(loaded.module, loaded.example_inputs)
         found = split(program, forward_parameters(loaded.module))
         check_signature(model.manifest.signature, found.signature, loaded.name)
         return loaded.name, verify_parts(model, loaded, found, seed, metric)
-    workload = workload_of(loaded)
+    workload = workload_of(loaded, model.manifest.signature.computes)
     check_signature(model.manifest.signature, workload.signature, workload.name)
     return workload.name, verify(model, workload, seed, metric=metric)
 

@@ -30,8 +30,8 @@ from tvmfuse.frontend.loaded import LoadedReference
 from tvmfuse.frontend.segments import Choice, Segment, Split, segments_of
 from tvmfuse.hardware import Hardware
 from tvmfuse.report.progress import Progress
-from tvmfuse.run import REPORT, Clock, Run
-from tvmfuse.runtime.manifest import MANIFEST, FileSeal, sha256_of
+from tvmfuse.run import Clock, Run
+from tvmfuse.runtime.manifest import MANIFEST, REPORT, FileSeal, sha256_of
 from tvmfuse.runtime.write import install_artifact
 from tvmfuse.verify import load_metric
 from tvmfuse.verify.compare import copies

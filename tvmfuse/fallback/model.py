@@ -183,6 +183,7 @@ def _open(directory: Path, part: Part, threads: int | None, verify: bool) -> Any
         check_sha256(path, sha256_of(path), part.seal)
     try:
         import torch
+        import torch.ao.quantization.fx._decomposed  # registers operators of quantised parts
     except ImportError as error:
         raise ArtifactError(
             f"PyTorch runs parts of {directory} (--fallback eager) and cannot be imported: {error}"

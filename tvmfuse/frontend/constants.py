@@ -12,6 +12,9 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from tvmfuse.frontend.qdq import DEQUANTIZE
+from tvmfuse.frontend.rewriting import operator_name
+
 # A larger result is kept as an operator, unless its operands were as large: constants are
 # stored in the artifact, and expanding a scalar to a feature map is cheaper than loading it.
 _LARGEST_BYTES = 16 * 2**20
@@ -59,6 +62,8 @@ class ConstantFolder:
             return self._values[node]
         if not all(source in self._values for source in node.all_input_nodes):
             return None
+        if operator_name(node) in DEQUANTIZE:
+            return None  # of weights, which passes multiply as integers
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
         with torch.no_grad():
             value = node.target(*args, **kwargs)  # type: ignore[operator]

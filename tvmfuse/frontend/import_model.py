@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from tvmfuse.frontend.loaded import LoadedReference, Shape
 from tvmfuse.frontend.models import load_model
 from tvmfuse.frontend.torch_export import converted, export_program
 from tvmfuse.frontend.trees import forward_parameters, signature_of
+from tvmfuse.signature import OWN_TYPES
 from tvmfuse.workload import Workload
 
 
@@ -73,15 +75,18 @@ def loaded_module(
     return LoadedReference(module, inputs, name, provenance)
 
 
-def workload_of(loaded: LoadedReference) -> Workload:
-    """Import a loaded model; errors as for :func:`import_module`."""
+def workload_of(loaded: LoadedReference, computes: str = OWN_TYPES) -> Workload:
+    """Import a loaded model; errors as for :func:`import_module`.
+
+    ``computes`` is that of the signature (`tvmfuse.signature.Signature`).
+    """
     program = loaded.program or export_program(loaded.module, loaded.example_inputs)
     found = converted(program)
     signature = signature_of(program, forward_parameters(loaded.module))
     return Workload(
         loaded.name,
         found.module,
-        signature,
+        dataclasses.replace(signature, computes=computes),
         loaded.module,
         loaded.example_inputs,
         loaded.provenance,

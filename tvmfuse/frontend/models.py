@@ -11,7 +11,11 @@ import torch
 from torch import nn
 
 from tvmfuse.errors import ImportModelError, OptionError, UnknownNameError
-from tvmfuse.frontend import shapes, zoo
+from tvmfuse.frontend import (
+    qdq,  # noqa: F401  (registers the operators of quantised programs)
+    shapes,
+    zoo,
+)
 from tvmfuse.frontend import weights as weights_io
 from tvmfuse.frontend.keywords import ByKeyword, with_keywords
 from tvmfuse.frontend.loaded import LoadedReference, Shape, provenance, weights_file

@@ -58,7 +58,7 @@ def export_program(module: torch.nn.Module, example_inputs: tuple[Any, ...]) -> 
     """
     whole, given = module, example_inputs
     module, args, kwargs = apart(module, example_inputs)
-    training = [name or "the model" for name, part in module.named_modules() if part.training]
+    training = _in_training(module)
     if training:
         raise ImportModelError(
             f"the model is in training mode ({training[0]}): dropout and batch norm would not "
@@ -81,6 +81,16 @@ def export_program(module: torch.nn.Module, example_inputs: tuple[Any, ...]) -> 
         raise _export_error(whole, given, error) from error
     finally:
         sys.stderr.write(said.getvalue().replace(graph, "") if graph else said.getvalue())
+
+
+def _in_training(module: torch.nn.Module) -> list[str]:
+    """Parts in training mode; those of an exported program (PT2E's are such) do what they did when
+    it was exported, whatever their flags say."""
+    if isinstance(module, fx.GraphModule):
+        called = {n.target for n in module.graph.nodes if n.op == "call_module"}
+        if called <= {"_guards_fn"}:
+            return []
+    return [name or "the model" for name, part in module.named_modules() if part.training]
 
 
 def _export_error(
@@ -190,7 +200,7 @@ def _translate(program: Any) -> tuple[Any, dict[str, str]]:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     importer = ExportedProgramImporter()
-    folder = ConstantFolder(program)
+    folder = importer.folder = ConstantFolder(program)  # converters ask it for parameters
     current: list[fx.Node] = []
     origins: dict[str, str] = {}
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvmfuse.fusion.feasibility import Work
 
 CATEGORIES = ("vertical", "horizontal", "diagonal", "compound")
 
@@ -26,6 +30,8 @@ class Group:
         What its anchor is called in the rules.
     steps
         Names of the rules by which its members joined, in the order in which they did.
+    work
+        What it computes and moves.
     """
 
     members: tuple[str, ...]
@@ -34,6 +40,7 @@ class Group:
     rule: str = ""
     anchor: str = ""
     steps: tuple[str, ...] = ()
+    work: Work | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

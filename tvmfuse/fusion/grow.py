@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -311,7 +312,11 @@ class Grower:
             step = self.graph.kernels[member].step
             rule, verdict = self._rule(reader.anchor, step, PROLOGUE)
             if rule is not None:
-                verdict = rule.check(self._facts(member), inner=member != out)
+                facts = self._facts(member)
+                if rule.changes_layout:
+                    layout = self.graph.layout_read(member, reader.members[0])
+                    facts = dataclasses.replace(facts, layout=layout)
+                verdict = rule.check(facts, inner=member != out)
             if rule is None or not verdict:
                 label = VerticalRule(reader.anchor, step, PROLOGUE).name
                 self.stopped.append(Stopped(out, label, no(verdict.reason, member)))

@@ -16,6 +16,7 @@ from tvmfuse.fusion.step import ANCHOR, OPAQUE, REDUCTION
 from tvmfuse.graph import Graph, Node, dtype_of, node_bytes, node_flops, shape_of
 from tvmfuse.schedules.anchor import ATTR, Conv2d, from_text
 from tvmfuse.schedules.base import blocks, new_schedule
+from tvmfuse.schedules.cpu.contraction import by_planes
 from tvmfuse.schedules.cpu.winograd_rows import by_rows
 
 # What the names of kernels mean; a name that is not here stands for itself, without "tir_".
@@ -96,7 +97,7 @@ class KernelGraph(Graph):
         full = [
             o
             for o in node.operands
-            if isinstance(o, relax.Var) and shape_of(o) == node.shape and dtype_of(o) == node.dtype
+            if isinstance(o, relax.Var) and shape_of(o) == node.shape and _alike(o, node)
         ]
         if len(full) > 1:
             return op
@@ -128,6 +129,24 @@ class KernelGraph(Graph):
             return "the convolution is none of 3x3, stride 1, with whole vectors of channels"
         return ""
 
+    def layout_read(self, name: str, anchor: str) -> str:
+        """Why a convolution cannot read through a transpose; empty where it can.
+
+        Parameters
+        ----------
+        name
+            The transpose.
+        anchor
+            The convolution that reads its result.
+        """
+        record = self.record(anchor)
+        axes = permutation(self.function(name))
+        if axes != (0, 2, 3, 1):
+            return f"its axes are {axes}, not channels first to channels last"
+        if not isinstance(record, Conv2d) or not by_planes(record):
+            return "the convolution is none without groups of up to 4 channels"
+        return ""
+
     def record(self, name: str) -> Any:
         """What kind of product a kernel is (`tvmfuse.schedules.anchor`); None for others."""
         attrs = self.function(name).attrs or {}
@@ -150,6 +169,12 @@ class KernelGraph(Graph):
             if function not in rows:
                 rows[function] = _reduces_rows(self.function(name))
         return tuple(n for n in found if rows[str(self.nodes[n].value.args[0].name_hint)])
+
+
+def _alike(operand: Any, node: Node) -> bool:
+    """Whether an operand has the result's type, or is stored narrower or wider than computed."""
+    types = (dtype_of(operand), node.dtype)
+    return types[0] == types[1] or all("float" in dtype for dtype in types)
 
 
 def is_kernel(value: Any) -> bool:

@@ -62,7 +62,7 @@ def make_plan(
         ops = tuple(graph.kernels[m].op for m in members)
         rule = _equation(ops) if len(ops) > 1 else ""
         category = "vertical" if rule else ""
-        groups.append(Group(members, ops, category, rule, grown.anchor, steps))
+        groups.append(Group(members, ops, category, rule, grown.anchor, steps, grown.work))
         if rule and grown.work is not None:
             matrix.append(MatrixRow(members[-1], ops, grown.work, assess(grown.work, limits)))
     refused = [Refusal(s.rule, s.verdict.reason, s.verdict.culprit) for s in grower.stopped]

@@ -6,11 +6,15 @@ Before: ``permute_dims(x, p)[i:j]``                 After: ``permute_dims(x[…,
 Before: ``permute_dims(x[16, 1, 4], (1, 0, 2))``    After: ``reshape(x, (1, 16, 4))``
 
 Slices of a merged projection thus read it straight, and transposes that only move axes of extent 1
-turn out to be views.
+turn out to be views. Products of few rows in many matrices become products of many rows, which
+templates compute faster (a sequence in front of its batch, as ``nn.MultiheadAttention`` has it):
+
+Before: ``matmul(x[197, 1, 768], w)``               After: ``reshape(matmul(x[197, 768], w), …)``
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
@@ -19,6 +23,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmfuse.passes.cancel_transposes import BINARY, UNARY
 from tvmfuse.passes.relax_tools import array_of, ints, op_name, shape_of, value_behind
+
+# Products of fewer rows leave a part of the register tile empty.
+_ROWS = 8
 
 # What computes a transposed result as cheaply as any other.
 _BEFORE_A_MOVE = UNARY | BINARY | {"relax.strided_slice"}
@@ -35,6 +42,8 @@ class _Canonical(PyExprMutator):
             return self._permute(call)
         if name == "relax.strided_slice":
             return self._slice(call)
+        if name == "relax.matmul":
+            return self._product(call)
         return call
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
@@ -52,6 +61,18 @@ class _Canonical(PyExprMutator):
 
     def _value(self, expr: relax.Expr) -> Any:
         return value_behind(expr, self.lookup_binding)
+
+    def _product(self, call: relax.Call) -> relax.Expr:
+        """One matrix of all rows, where there are few in each of several."""
+        shape, weight = shape_of(call.args[0]), array_of(call.args[1])
+        if shape is None or len(shape) < 3 or weight is None or weight.ndim != 2:
+            return call
+        rows = math.prod(shape[:-1])
+        if not shape[-2] < _ROWS or rows == shape[-2] or 0 in shape:
+            return call
+        flat = self.builder_.emit(relax.op.reshape(call.args[0], (rows, shape[-1])))
+        product = relax.Call(call.op, [flat, call.args[1]], call.attrs, call.ty_args)
+        return relax.op.reshape(self.builder_.emit(product), (*shape[:-1], weight.shape[1]))
 
     def _select(self, call: relax.Call) -> relax.Expr:
         """Taking one index that is known is a slice, which fuses; a gather does not."""

@@ -15,8 +15,10 @@ import numpy as np
 import tvm
 from tvm import relax, te
 
+from tvmfuse.config import HALVES
 from tvmfuse.hardware import Hardware
 from tvmfuse.passes.relax_tools import array_of, constant, dtype_of, ints, shape_of, stock
+from tvmfuse.precision.mixed import WIDE
 from tvmfuse.schedules.anchor import ATTR, Anchor, Conv2d, Dense, to_text
 from tvmfuse.schedules.cpu.concat import concat
 from tvmfuse.schedules.cpu.contraction import lanes_for
@@ -30,9 +32,8 @@ def conv2d_anchor(call: relax.Call) -> Conv2d | None:
     attrs = call.attrs
     x, w = shape_of(call.args[0]), shape_of(call.args[1])
     ours = str(attrs.data_layout) == "NHWC" and str(attrs.kernel_layout) == "OHWI"
-    dtype = dtype_of(call)
-    same_type = dtype == dtype_of(call.args[0]) == dtype_of(call.args[1])
-    if x is None or w is None or not ours or not same_type or array_of(call.args[1]) is None:
+    types = _types(call)
+    if x is None or w is None or not ours or types is None or array_of(call.args[1]) is None:
         return None
     if 0 in x or 0 in w:
         return None
@@ -46,24 +47,36 @@ def conv2d_anchor(call: relax.Call) -> Conv2d | None:
         pad=pad,  # type: ignore[arg-type]
         dilation=ints(attrs.dilation),  # type: ignore[arg-type]
         groups=int(attrs.groups),
-        dtype=dtype,
+        dtype=types[0],
+        result=types[1],
     )
+
+
+def _types(call: relax.Call) -> tuple[str, str] | None:
+    """Type of both operands, and that of the result if it is float32 over halves; else None."""
+    x, w, result = (dtype_of(e) for e in (*call.args[:2], call))
+    if x != w:
+        return None
+    if x == result:
+        return x, ""
+    return (x, result) if x in HALVES and result == WIDE else None
 
 
 def dense_anchor(call: relax.Call) -> Dense | None:
     """The anchor record of a product with a constant matrix; None when it is not one of ours."""
     x, w = shape_of(call.args[0]), shape_of(call.args[1])
-    dtype = dtype_of(call)
+    types = _types(call)
     if x is None or w is None or len(w) != 2 or len(x) < 2 or array_of(call.args[1]) is None:
         return None
-    if not dtype == dtype_of(call.args[0]) == dtype_of(call.args[1]) or 0 in x or 0 in w:
+    if types is None or 0 in x or 0 in w:
         return None
-    return Dense(x[:-2], x[-2], x[-1], w[1], dtype)
+    return Dense(x[:-2], x[-2], x[-1], w[1], *types)
 
 
 def _naive_conv2d(conv: Conv2d) -> Any:
     (sh, sw), (dh, dw), (top, left, bottom, right) = conv.stride, conv.dilation, conv.pad
     per_group, cg = conv.O // conv.groups, conv.C // conv.groups
+    summed = _as_summed(conv)
 
     def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
         def padded(n: Any, h: Any, col: Any, c: Any) -> Any:
@@ -79,8 +92,8 @@ def _naive_conv2d(conv: Conv2d) -> Any:
         return te.compute(
             (conv.N, conv.OH, conv.OW, conv.O),
             lambda n, h, col, o: te.sum(
-                wide[n, h * sh + kh * dh, col * sw + kw * dw, o // per_group * cg + c]
-                * w[o, kh, kw, c],
+                summed(wide[n, h * sh + kh * dh, col * sw + kw * dw, o // per_group * cg + c])
+                * summed(w[o, kh, kw, c]),
                 axis=[kh, kw, c],
             ),
             name="conv2d",
@@ -89,12 +102,19 @@ def _naive_conv2d(conv: Conv2d) -> Any:
     return compute
 
 
+def _as_summed(anchor: Conv2d | Dense) -> Any:
+    """An operand's element in the type of the sums."""
+    return (lambda value: value.astype(anchor.result)) if anchor.result else (lambda value: value)
+
+
 def _naive_dense(product: Dense) -> Any:
+    summed = _as_summed(product)
+
     def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
         k = te.reduce_axis((0, product.K), "k")
         return te.compute(
             (*product.lead, product.M, product.O),
-            lambda *i: te.sum(x(*i[:-1], k) * w[k, i[-1]], axis=k),
+            lambda *i: te.sum(summed(x(*i[:-1], k)) * summed(w[k, i[-1]]), axis=k),
             name="dense",
         )
 
@@ -108,7 +128,7 @@ def _anchor_kernel(bb: relax.BlockBuilder, x: Any, w: Any, anchor: Anchor) -> re
     return bb.call_te(naive, x, w, primfunc_name_hint=hint, primfunc_attrs=attrs)
 
 
-def _padded_channels(anchor: Anchor, hardware: Hardware) -> int:
+def padded_channels(anchor: Anchor, hardware: Hardware) -> int:
     """Output channels after padding: whole small vectors, so that a vector divides them."""
     if isinstance(anchor, Conv2d) and anchor.groups > 1:
         return anchor.O
@@ -122,7 +142,7 @@ def legalize_map(hardware: Hardware) -> dict[str, Any]:
 
     def with_anchor(bb: relax.BlockBuilder, call: relax.Call, anchor: Anchor, axis: int) -> Any:
         x, w = call.args
-        channels = _padded_channels(anchor, hardware)
+        channels = padded_channels(anchor, hardware)
         if channels == anchor.O:
             return _anchor_kernel(bb, x, w, anchor)
         weight = array_of(w)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import tvm
 from tvm import relax
 
+from tvmfuse.config import HALVES
 from tvmfuse.fusion.merging import Merges, find_merges
 from tvmfuse.fusion.plan import Plan
 from tvmfuse.fusion.rule import Rule
@@ -19,6 +20,7 @@ from tvmfuse.passes import lower_comparisons as comparisons
 from tvmfuse.passes import lower_compensated as compensation
 from tvmfuse.passes import lower_moments as moments
 from tvmfuse.passes import lower_numerics as numerics
+from tvmfuse.passes.absorb_casts import AbsorbCasts
 from tvmfuse.passes.cancel_transposes import CancelTransposes
 from tvmfuse.passes.canonical_moves import CanonicalMoves
 from tvmfuse.passes.fold_batch_norm import FoldBatchNorm
@@ -28,10 +30,13 @@ from tvmfuse.passes.group import group_bindings
 from tvmfuse.passes.hoist_slices import HoistSlices
 from tvmfuse.passes.hoist_splits import HoistSplits
 from tvmfuse.passes.image_moves import ImageMoves
+from tvmfuse.passes.integer_operators import IntegerOperators
 from tvmfuse.passes.invariants import check_fused
 from tvmfuse.passes.lower_attention import LowerAttention
 from tvmfuse.passes.lower_batch_matmul import LowerBatchMatmul
+from tvmfuse.passes.lower_integers import LowerIntegers
 from tvmfuse.passes.merge import apply_merges
+from tvmfuse.passes.mixed_precision import MixedPrecision, check_castable
 from tvmfuse.passes.name_variables import NameVariables
 from tvmfuse.passes.nearest_resize import NearestResize
 from tvmfuse.passes.origins import settled
@@ -74,6 +79,11 @@ def lowering(
     compensated
         Whether norms, means, variances and softmax take compensated sums.
 
+    Raises
+    ------
+    OptionError
+        The signature asks for halves, and the model cannot be cast.
+
     Returns
     -------
     Workload
@@ -84,11 +94,13 @@ def lowering(
     """
     origins = dict(workload.origins)
     before = _normalisation(hardware, origins)
-    behind = _kernels(hardware, origins, compensated)
+    behind = _kernels(hardware, origins, compensated, workload.signature.computes)
     kept = [p for label, p in _labelled([*before, *behind]) if label not in leave_out]
     first = sum(label not in leave_out for label, _ in _labelled(before))
     normal = _run(workload.module, kept[:first])
     graph = Graph(normal)
+    if workload.signature.computes in HALVES:
+        check_castable(graph, workload.signature.computes)
     merges = find_merges(graph, merging_rules() if rules is None else rules, hardware)
     merged = apply_merges(normal, graph, merges.chosen, origins)
     module = _run(merged, kept[first:])
@@ -115,6 +127,7 @@ def _normalisation(hardware: Hardware, origins: dict[str, str]) -> list[tvm.tran
         FoldBatchNorm(),
         Simplify(),
         NearestResize(),
+        IntegerOperators(hardware),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Layout of the target; transposed and reshaped constants become constants
         relax.transform.ConvertLayout(LAYOUTS[hardware.kind]),
@@ -135,8 +148,9 @@ def _normalisation(hardware: Hardware, origins: dict[str, str]) -> list[tvm.tran
 
 
 def _kernels(
-    hardware: Hardware, origins: dict[str, str], compensated: bool = False
+    hardware: Hardware, origins: dict[str, str], compensated: bool = False, dtype: str = ""
 ) -> list[tvm.transform.Pass]:
+    mixed = dtype in HALVES
     return [
         # 3. Behind the merging rules: what they emit is normalised too
         *([] if compensated else [SplitSums()]),
@@ -146,8 +160,10 @@ def _kernels(
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(["main"]),
         NameVariables(origins),
+        *([MixedPrecision(dtype), NameVariables(origins)] if mixed else []),
         LowerAttention(hardware),
         LowerBatchMatmul(),
+        LowerIntegers(hardware),
         relax.transform.DeadCodeElimination(["main"]),
         # 4. Kernels: anchors keep their record, views stay views
         relax.transform.LegalizeOps(
@@ -161,6 +177,7 @@ def _kernels(
         ),
         relax.transform.RewriteDataflowReshape(),
         NameVariables(origins),
+        *([AbsorbCasts(), NameVariables(origins)] if mixed else []),
         FuseMoves(),
         relax.transform.EliminateCommonSubexpr(),
         NameVariables(origins),

@@ -162,7 +162,7 @@ def _alone(
     for i, parameter in enumerate(function.params):
         ty = parameter.ty
         if isinstance(variant, Variant) and i == _weight_index(function, anchor):
-            ty = relax.TensorType(variant.weight_shape, variant.anchor.dtype)
+            ty = relax.TensorType(variant.weight_shape, variant.weight_dtype)
         fresh[parameter] = relax.Var(f"p{i}", ty)
         parameters.append(fresh[parameter])
     lines = []

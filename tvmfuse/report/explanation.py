@@ -11,12 +11,17 @@ from tvmfuse.report.tables import format_table, measured_verdicts
 _MIB = 2**20
 
 
+def _in_halves(answer: Mapping[str, Any]) -> str:
+    dtype = answer.get("dtype", "float32")
+    return "" if dtype == "float32" else f", products in {dtype}"
+
+
 def format_explanation(answer: Mapping[str, Any]) -> str:
     """Format the answer of ``tvmfuse.explain.explain``; lines without a trailing newline."""
     limits = answer["limits"]
     ridge = limits["ridge"].get("float32", 0.0)
     lines = [
-        f"model    {answer['model']} for {answer['target']}",
+        f"model    {answer['model']} for {answer['target']}{_in_halves(answer)}",
         f"limits   {limits['name']}: {limits['peak_flops']['float32'] / 1e9:.0f} GFLOP/s float32, "
         f"{limits['dram_bytes_per_s'] / 1e9:.0f} GB/s, ridge {ridge:.1f} FLOP/byte, "
         f"cache {limits['cache_bytes'] / _MIB:.1f} MiB, {limits['registers']} registers",

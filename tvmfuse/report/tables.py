@@ -90,6 +90,51 @@ def measured_verdicts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines + [f"  split at {row['member']}: {row['rule']}: {row['said']}" for row in split]
 
 
+def format_diagnosis(found: Mapping[str, Any], rows: int) -> str:
+    """Format what ``tvmfuse.diagnose`` found: the kernels that take longest, and the rest in sum.
+
+    Parameters
+    ----------
+    found
+        As ``tvmfuse.diagnose.diagnose`` returns it.
+    rows
+        Kernels to show.
+    """
+    speeds, kernels = found["speeds"], found["kernels"]
+    shown = [
+        {
+            "kernel": row["kernel"].removeprefix("kernel_group_"),
+            "operators": " ".join(row["ops"]),
+            "calls": row["calls"],
+            "us": round(row["us"], 1),
+            "time %": round(100 * row["share"], 1),
+            "GFLOP/s": None if row["gflops"] is None else round(row["gflops"], 1),
+            "GB/s": None if row["gbytes"] is None else round(row["gbytes"], 1),
+            "of machine %": _of_machine(row),
+            "bound": row["bound"],
+        }
+        for row in kernels[:rows]
+    ]
+    rest = kernels[rows:]
+    lines = [
+        f"{found['artifact']}: {found['kernels_us'] / 1e3:.3g} ms in "
+        f"{sum(row['calls'] for row in kernels)} kernel calls, {found['threads']} threads, median "
+        f"of {found['calls']} calls",
+        f"machine, measured now: {speeds['flops'] / 1e9:.0f} GFLOP/s (NumPy's matrix product), "
+        f"{speeds['bytes'] / 1e9:.0f} GB/s (copying memory; caches are faster)",
+        format_table(shown),
+    ]
+    if rest:
+        lines.append(f"and {len(rest)} more: {sum(row['us'] for row in rest):.1f} us")
+    return "\n".join(lines)
+
+
+def _of_machine(row: Mapping[str, Any]) -> float | None:
+    if row["of_flops"] is None:
+        return None
+    return round(100 * max(row["of_flops"], row["of_bytes"]), 1)
+
+
 def _line(label: str, text: Any) -> str:
     return f"{label:<9} {text}" if text else ""
 

@@ -17,6 +17,7 @@ SEGMENTED = "tvmfuse-segmented-artifact"  # its manifest is read by tvmfuse.fall
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
 WEIGHTS = "weights.safetensors"
+REPORT = "report.json"
 STATE_PREFIX = "state:"  # of the names of initial values among the weights
 RUNTIME_LIBRARY = "lib/libtvm_runtime.so"
 REMEDY = "copy the artifact again from where it was built, or rebuild it with 'tvmfuse compile'"

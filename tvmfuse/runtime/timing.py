@@ -67,12 +67,16 @@ def random_input(spec: TensorSpec, generator: np.random.Generator) -> np.ndarray
     return np.zeros(spec.shape, dtype)
 
 
-def measure(model: LoadedModel, seconds: float) -> dict[str, Any]:
-    """Call ``model`` on random inputs for about ``seconds`` and report milliseconds a call."""
+def random_arguments(model: LoadedModel) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of random values for a model, the same every time."""
     generator = np.random.default_rng(0)
     leaves = [random_input(spec, generator) for spec in model.signature.inputs]
-    inputs = unflatten(model.signature.input_tree, leaves)
-    args, kwargs = model.signature.apart(inputs)
+    return model.signature.apart(unflatten(model.signature.input_tree, leaves))
+
+
+def measure(model: LoadedModel, seconds: float) -> dict[str, Any]:
+    """Call ``model`` on random inputs for about ``seconds`` and report milliseconds a call."""
+    args, kwargs = random_arguments(model)
 
     def call() -> None:
         try:

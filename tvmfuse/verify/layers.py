@@ -149,7 +149,7 @@ def check_layers(model: Any, workload: Workload, inputs: tuple[Any, ...]) -> Lay
     for number in got:
         at.setdefault(layers[number][1], []).append(number)
     results: list[LayerResult] = []
-    rounded = _narrowest(workload.program)
+    rounded = _narrowest(workload.program, workload.signature.computes)
     leaves = [state.value for state in workload.states]
     leaves += flatten(workload.signature.input_tree, copies(inputs))
     rounding = Rounding(workload.program, leaves)
@@ -182,11 +182,11 @@ def check_layers(model: Any, workload: Workload, inputs: tuple[Any, ...]) -> Lay
     return LayerReport(_ordered(results), len(layers) - len(results))
 
 
-def _narrowest(program: Any) -> float:
-    """Tolerance of the narrowest type that the program rounds to; the float64 run does not."""
+def _narrowest(program: Any, computes: str) -> float:
+    """Tolerance of the narrowest type that is rounded to; the float64 run does not."""
     values = (node.meta.get("val") for node in program.graph.nodes)
     types = {v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()}
-    return max((tolerance("layer", t) for t in types), default=0.0)
+    return max((tolerance("layer", t, computes) for t in types), default=0.0)
 
 
 def _ordered(results: list[LayerResult]) -> tuple[LayerResult, ...]:

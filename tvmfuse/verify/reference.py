@@ -12,12 +12,20 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from tvmfuse.frontend.qdq import QUANTIZE, quantises
 from tvmfuse.frontend.states import restore
-from tvmfuse.signature import flatten
+from tvmfuse.precision.mixed import LARGEST
+from tvmfuse.signature import OWN_TYPES, flatten
 from tvmfuse.verify.compare import copies
 from tvmfuse.verify.rounding import MOVED, moved
 from tvmfuse.workload import Workload
+
+# Relative to the largest magnitude; the largest error of a kernel seen, rounded up (6e-7:
+# `tvmfuse.verify.tolerances`).
+ORDER_OF_SUMS = 1e-6
+_STEPS = 4  # runs with moved steps
 
 
 def exact_reference(
@@ -62,15 +70,50 @@ def eager(
         restore(module, workload.states)
 
 
+def in_halves(workload: Workload, inputs: tuple[Any, ...]) -> list[torch.Tensor] | None:
+    """Flat outputs of eager under PyTorch's autocast to the half that the compiled model takes.
+
+    It says what halves cost this model on these inputs, whoever computes with them. None where the
+    compiled model takes no halves, or the user's module does not run so.
+    """
+    if workload.signature.computes == OWN_TYPES:
+        return None
+    dtype = getattr(torch, workload.signature.computes)
+    with torch.no_grad(), contextlib.suppress(Exception), torch.autocast("cpu", dtype):
+        return [v.float() if v.is_floating_point() else v for v in eager(workload, inputs)]
+    return None
+
+
+def leaves_range(workload: Workload, inputs: tuple[Any, ...], plain: list[torch.Tensor]) -> bool:
+    """Whether inputs, or what eager makes of them in halves, are too large for the half.
+
+    ``plain`` is what eager gives in the model's own type.
+    """
+    computes = workload.signature.computes
+    if computes == OWN_TYPES:
+        return False
+    for value in pytree.tree_leaves(inputs):
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
+            finite = value[value.isfinite()]
+            if finite.numel() and float(finite.abs().max()) > LARGEST[computes]:
+                return True
+    halves = in_halves(workload, inputs)
+    return halves is not None and any(
+        bool((p.isfinite() & ~h.isfinite()).any()) for p, h in zip(plain, halves, strict=True)
+    )
+
+
 def other_orders(workload: Workload, inputs: tuple[Any, ...]) -> list[list[torch.Tensor]]:
     """Flat outputs of eager where it sums in other orders: without oneDNN, and channels last.
 
     All are eager PyTorch in the same type, and each is as right as the other. A deep network with
     drawn weights can be so badly conditioned that they differ by more than a tolerance; how far
     they are from float64 is what rounding alone does to this model on these inputs. An order in
-    which the user's module cannot run gives nothing.
+    which the user's module cannot run gives nothing. Where the compiled model takes halves, eager
+    does so in one of them.
     """
-    found = []
+    halves = in_halves(workload, inputs)
+    found = [] if halves is None else [halves]
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the switch speaks of TF32 on other devices
         with contextlib.suppress(Exception), torch.backends.mkldnn.flags(enabled=False):
@@ -98,6 +141,40 @@ def moved_inputs(workload: Workload, inputs: tuple[Any, ...]) -> list[list[torch
             )
             with contextlib.suppress(Exception):  # the user's module may refuse them
                 found.append(eager(workload, beside))
+    return found
+
+
+class _MovedSteps(TorchDispatchMode):
+    """Moves what is quantised by what another order of summation does to it."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self._generator = generator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.name.partition("::")[2] in QUANTIZE and args[0].numel():
+            x = args[0]
+            noise = torch.rand(x.shape, generator=self._generator, dtype=x.dtype) * 2 - 1
+            largest = x.abs().nan_to_num(0.0, 0.0, 0.0).max()
+            args = (x + noise * (ORDER_OF_SUMS * largest), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def moved_steps(workload: Workload, inputs: tuple[Any, ...]) -> list[list[torch.Tensor]]:
+    """Flat outputs of eager where what it quantises is a little off; none for other models.
+
+    A value in the middle of two integers becomes one or the other by its last digit, and a deep
+    network carries a whole step to its outputs. Inputs whose last digits are moved do not show it:
+    the first quantisation takes them back.
+    """
+    if workload.program is None or not quantises(workload.program):
+        return []
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    with torch.no_grad():
+        for _ in range(_STEPS):
+            with contextlib.suppress(Exception), _MovedSteps(generator):
+                found.append(eager(workload, inputs))
     return found
 
 

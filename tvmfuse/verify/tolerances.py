@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import torch
 
+from tvmfuse.signature import OWN_TYPES
+
 # Calibrated on 2026-12-01 (x86-64, AVX-512, 2 threads; ResNet-18 and -50, MobileNet-V2,
 # DenseNet-121, ViT-B/16, a 12-layer BERT-size encoder, nets with group and instance norm). Largest
 # float32 errors seen: kernel 6e-7; layer 1.8e-6, and 9e-6 with Winograd convolutions; model 1.4e-5,
@@ -21,6 +23,11 @@ TOLERANCES: dict[str, dict[str, float]] = {
 METRIC_TOLERANCE = 1e-3  # of the metric's own value
 
 
-def tolerance(level: str, dtype: torch.dtype) -> float:
-    """Entry of the table; raises KeyError for a type without one."""
-    return TOLERANCES[level][str(dtype).removeprefix("torch.")]
+def tolerance(level: str, dtype: torch.dtype, computes: str = OWN_TYPES) -> float:
+    """Entry of the table; raises KeyError for a type without one.
+
+    ``computes`` is that of the signature: where products take halves, what behind them is float32
+    still has a half's digits.
+    """
+    own = TOLERANCES[level][str(dtype).removeprefix("torch.")]
+    return own if computes == OWN_TYPES else max(own, TOLERANCES[level][computes])

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvmfuse.frontend.converters import extrema, norms, ordering
+from tvmfuse.frontend.converters import extrema, norms, ordering, quantization
 
 Converter = Callable[[Any, Any], Any]
 
-_FAMILIES: tuple[Any, ...] = (extrema, norms, ordering)
+_FAMILIES: tuple[Any, ...] = (extrema, norms, ordering, quantization)
 
 
 def converters() -> dict[str, Converter]:

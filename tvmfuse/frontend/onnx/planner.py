@@ -30,13 +30,15 @@ class Value:
     """A tensor, a sequence of tensors or nothing, with its example value.
 
     ``sources`` are the model's inputs that it depends on, ``kind`` is the element type where
-    another one carries it.
+    another one carries it. A value that is known may be ``computed`` all the same, by a step: the
+    weight of a quantised operator, which is stored in bytes.
     """
 
     number: int
     data: Any
     sources: frozenset[str] = frozenset()
     kind: int | None = None
+    computed: bool = False
 
     @property
     def known(self) -> bool:
@@ -238,8 +240,11 @@ class Planner:
         outputs = [
             self.value(data, sources, kind) for data, kind in zip(results, made, strict=False)
         ]
-        if sources:
+        weight = not sources and _is_quantized_weight(node, inputs)
+        if sources or weight:
             self.nodes.append((OnnxNode(call, function), inputs, outputs))
+        for output in outputs if weight else ():
+            output.computed = True
         return outputs
 
     def finish(self, names: list[str], outputs: list[Value]) -> OnnxModule:
@@ -292,7 +297,24 @@ class Planner:
         return kept[::-1], needed
 
     def _constants(self, needed: set[int]) -> dict[int, Any]:
-        return {n: self.values[n].data for n in sorted(needed) if self.values[n].known}
+        kept = (n for n in sorted(needed) if self.values[n].known and not self.values[n].computed)
+        return {n: self.values[n].data for n in kept}
+
+
+# What may stand between a quantised weight and the operator that reads it.
+_MOVES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+
+
+def _is_quantized_weight(node: onnx.NodeProto, inputs: list[Value | None]) -> bool:
+    """Whether a node gives a weight that is stored in bytes: what makes floats of them, or moves
+    the result."""
+    first = inputs[0] if inputs else None
+    if first is None or not isinstance(first.data, torch.Tensor) or first.kind is not None:
+        return False
+    if node.op_type in _MOVES:
+        return first.computed
+    is_bytes = first.data.dtype in (torch.uint8, torch.int8) and first.data.ndim > 1
+    return node.op_type == "DequantizeLinear" and is_bytes
 
 
 def _is_known_tensor(value: Value) -> bool:

@@ -99,8 +99,8 @@ class VerticalRule:
 
     @property
     def changes_layout(self) -> bool:
-        """Whether it lets a convolution write an image in another layout."""
-        return (self.anchor, self.op, self.side) == ("conv2d", "transpose", EPILOGUE)
+        """Whether it lets a convolution read or write an image in another layout."""
+        return (self.anchor, self.op) == ("conv2d", "transpose")
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -111,7 +111,9 @@ class VerticalRule:
     def constraints(self) -> str:
         """What it asks for, in words."""
         said = ["result read by this operator alone"]
-        if self.changes_layout:
+        if self.changes_layout and self.side == PROLOGUE:
+            said.append("from channels first, up to 4 of them")
+        elif self.changes_layout:
             said.append("to channels first, 3x3, stride 1, whole vectors of channels")
         elif self.side == PROLOGUE and self.anchor in _PRODUCTS:
             said.append("a part of the index")

@@ -112,10 +112,10 @@ EPILOGUES: dict[str, dict[str, str]] = {
 PAIRS: dict[tuple[str, str], tuple[str, ...]] = {("dense", "layer_norm"): ("float32",)}
 
 # In front of an anchor, computed while its template reads. Products read every value many times
-# and take a slice only, which costs them nothing.
+# and take a part of the index only, which costs them nothing.
 PROLOGUES: dict[str, dict[str, str]] = {
     "conv2d": {
-        "slice": "googlenet",
+        "slice": "googlenet", "transpose": "resnet50",
     },
     "depthwise": {
         "slice": "edgenext_small",

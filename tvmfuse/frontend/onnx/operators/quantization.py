@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from tvmfuse.frontend.onnx.call import Call, Operator, axis_in
 from tvmfuse.frontend.onnx.carried import KINDS, Kind, decoded, encoded
 from tvmfuse.frontend.onnx.operators.products import convolve
 from tvmfuse.frontend.onnx.tensors import element_type
+from tvmfuse.frontend.qdq import dequantize_linear, quantize_linear
+
+_BYTES = (torch.uint8, torch.int8)
 
 
 def _spread(call: Call, scale: Tensor, x: Tensor) -> Tensor:
@@ -32,7 +36,20 @@ def _to_integer(x: Tensor, zero: Tensor, kind: Kind | None = None) -> Tensor:
     return torch.clamp(rounded + zero.to(rounded.dtype), low, high).to(zero.dtype)
 
 
+def _stays_whole(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None) -> bool:
+    """Whether bytes and parameters are as the compiler's own operators take them."""
+    known = 1 in call.known and (zero is None or 2 in call.known)
+    plain = not call.kinds and not any(call.made) and not call.attribute("block_size", 0)
+    floats = scale.dtype == torch.float32 and scale.ndim < 2
+    finite = known and bool((np.isfinite(call.known[1]) & (call.known[1] > 0)).all())
+    return known and plain and floats and finite and x.ndim > 0
+
+
 def _quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    bytes_out = zero is not None and zero.dtype in _BYTES and x.dtype == torch.float32
+    if zero is not None and bytes_out and _stays_whole(call, x, scale, zero):
+        axis = axis_in(call.attribute("axis", 1), x.ndim) if scale.numel() > 1 else 0
+        return quantize_linear(x, scale, zero, axis)
     made = call.made[0] if call.made else None
     kind = None if made is None else KINDS[made]
     inner = (x.float() if not x.is_floating_point() else x) / _spread(call, scale, x)
@@ -46,6 +63,10 @@ def _quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) 
 
 
 def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    if x.dtype in _BYTES and _stays_whole(call, x, scale, zero):
+        axis = axis_in(call.attribute("axis", 1), x.ndim) if scale.numel() > 1 else 0
+        shift = torch.zeros_like(scale, dtype=x.dtype) if zero is None else zero
+        return dequantize_linear(x, scale, shift, axis)
     kind = call.kinds.get(0)
     if kind is not None and not KINDS[kind].high:
         return decoded(x, kind).to(scale.dtype) * _spread(call, scale, x)
