@@ -125,6 +125,12 @@ def has_loops(sch: Schedule, block: Any) -> bool:
     return isinstance(sch.get(block).body, For | SeqStmt)
 
 
+def is_plain(sch: Schedule, block: Block) -> bool:
+    """Whether a block of known size is one statement over spatial and summed axes."""
+    known = -1 not in block.extents and set(block.kinds) <= {"S", "R"}
+    return known and not has_loops(sch, block.rv)
+
+
 def as_int(expr: Any) -> int:
     """Value of a constant extent; -1 for a symbolic one."""
     value = getattr(expr, "value", None)

@@ -17,6 +17,7 @@ from tvmfuse.schedules import base
 from tvmfuse.verdict import YES, Verdict, no
 
 THREADS = 256  # of a block whose work needs nothing shared
+_SIZES = (32, 64, 96, 128, 192, 256)  # of blocks for rows
 _WARPS_TO_FILL = 8  # warps a multiprocessor needs at least before blocks may be larger
 _SCOPES = {"shared": "static", "shared.dyn": "dynamic", "local": "local"}
 
@@ -45,6 +46,30 @@ def bind_spatial(sch: Schedule, loops: list[Any], threads: int) -> Any:
     sch.bind(outer, "blockIdx.x")
     sch.bind(inner, "threadIdx.x")
     return inner
+
+
+def bind_rows(sch: Schedule, rows: list[Any], columns: list[Any], before: Any) -> Any:
+    """A block for each row and a part of its columns, a thread for each column.
+
+    Indices of rows are then those of blocks, and TVM's arithmetic need not see through a division
+    of their sum: it does not, where the threads of a block span several rows of odd length.
+    """
+    row = sch.fuse(*rows) if len(rows) > 1 else (rows or [sch.add_unit_loop(before)])[0]
+    column = sch.fuse(*columns) if len(columns) > 1 else columns[0]
+    sch.bind(row, "blockIdx.x")
+    extent = base.loop_extent(sch, column)
+    if extent <= _SIZES[-1]:
+        sch.bind(column, "threadIdx.x")
+        return column
+    outer, thread = sch.split(column, [None, threads_of(extent)])
+    sch.bind(outer, "blockIdx.y")
+    sch.bind(thread, "threadIdx.x")
+    return thread
+
+
+def threads_of(columns: int) -> int:
+    """Threads a block that leave fewest idle behind the last of ``columns``; the most of those."""
+    return min(_SIZES, key=lambda size: (math.ceil(columns / size) * size, -size))
 
 
 def bind_serial(sch: Schedule, block: Any) -> None:

@@ -66,7 +66,7 @@ def _inlined(sch: Schedule) -> Schedule:
 
 
 def _scheduled(sch: Schedule, block: base.Block, gpu: Gpu) -> Schedule:
-    moves: list[Callable[[Schedule, base.Block, Gpu], None]] = [_independent, _serial]
+    moves: list[Callable[[Schedule, base.Block, Gpu], Any]] = [_independent, _alone, _serial]
     if _is_long_sum(block, gpu):
         moves.insert(0, _shared_sum)
     if base.has_loops(sch, block.rv) or not set(block.kinds) <= {"S", "R"}:
@@ -94,6 +94,11 @@ def _loops_by_kind(sch: Schedule, block: base.Block) -> tuple[list[Any], list[An
 
 def _independent(sch: Schedule, block: base.Block, gpu: Gpu) -> None:
     """A thread for each element; what it sums, it sums itself."""
+    _own_sums(sch, block, _alone(sch, block, gpu))
+
+
+def _alone(sch: Schedule, block: base.Block, gpu: Gpu) -> Any:
+    """A thread for each element, which gets sums of other blocks from memory; that loop."""
     spatial, reduction = _loops_by_kind(sch, block)
     if not spatial:
         spatial = [sch.add_unit_loop(reduction[0] if reduction else block.rv)]
@@ -102,12 +107,13 @@ def _independent(sch: Schedule, block: base.Block, gpu: Gpu) -> None:
     thread = bind_spatial(sch, spatial, threads_for(math.prod(block.spatial), gpu))
     if reduction:
         sch.decompose_reduction(block.rv, reduction[0])
-    else:
-        _own_sums(sch, block, thread)
+    return thread
 
 
 def _own_sums(sch: Schedule, block: base.Block, thread: Any) -> None:
     """Sums of which every element needs one of its own are computed by its thread."""
+    if "R" in block.kinds:
+        return
     for producer in sch.get_producers(block.rv):
         facts = base.read_block(sch, producer)
         mine = math.prod(facts.spatial) == math.prod(block.spatial)

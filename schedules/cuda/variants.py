@@ -13,6 +13,7 @@ from tvm.tirx import PrimFunc
 from tvmfuse.hardware import Hardware
 from tvmfuse.schedules.anchor import Anchor, Attention, BatchMatmul, Conv2d, Dense, Step
 from tvmfuse.schedules.cpu.batch_matmul import RTOL, naive
+from tvmfuse.schedules.cuda import direct_conv
 from tvmfuse.schedules.cuda.binding import gpu_of
 from tvmfuse.schedules.cuda.gemm import applicable, gemm_conv2d, gemm_dense
 from tvmfuse.schedules.cuda.tensor import FAMILY as TENSOR
@@ -42,6 +43,8 @@ def variants_of(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
         same = variants_of(twin(anchor), hardware)
         return tuple(widened(v, anchor) for v in same if isinstance(v, Variant))
     if isinstance(anchor, Conv2d):
+        if direct_conv.applicable(anchor):
+            return (direct_conv.direct_conv(anchor, hardware),)
         return (gemm_conv2d(anchor),) if applicable(anchor) else (conv2d(anchor),)
     if isinstance(anchor, Dense):
         return (gemm_dense(anchor),) if applicable(anchor) else (dense(anchor),)

@@ -179,6 +179,21 @@ def check_space(case, hardware, at_least=1):
     return found
 
 
+def emulated(func, hardware, inputs, shape, dtype="float32"):
+    """Schedule by the templates for a GPU and run on the emulator; template and result."""
+    from tvmfuse.codegen.emulate import emulate
+    from tvmfuse.schedules.cuda.binding import launches
+
+    schedule, name = schedule_by_template(func, hardware)
+    scheduled = schedule.mod["main"]
+    fits = launches(scheduled, hardware.gpu)
+    assert fits, fits.reason
+    out = np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 77, dtype)
+    faults = emulate(scheduled, hardware.target_json, [*inputs, out])
+    assert not faults, faults
+    return name, out
+
+
 @pytest.fixture(scope="session")
 def kit():
     """This file's functions and machines."""
