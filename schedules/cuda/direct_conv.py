@@ -158,7 +158,7 @@ class DirectConvTemplate:
 
 def _schedule(sch: Schedule, anchor: base.Block, tile: Tile) -> Schedule:
     conv, window = anchor.rv, sch.get_sblock(WINDOW)
-    base.inline_producers(sch, window, keep=())
+    base.inline_producers(sch, conv, keep=(WINDOW,))
     out = base.detach_output(sch, conv)
     n, h, w, *group, c, kh, kw, ci = sch.get_loops(conv)
     depthwise = not group

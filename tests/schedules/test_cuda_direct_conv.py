@@ -1,5 +1,6 @@
 """Depthwise and grouped convolutions for GPUs: tiles on the emulator, and what they take."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -13,6 +14,7 @@ from tvmfuse.hardware import resolve_target
 from tvmfuse.schedules.cuda import direct_conv as mine
 from tvmfuse.schedules.cuda.binding import launches
 from tvmfuse.schedules.cuda.variants import variants_of
+from tvmfuse.verify.tolerances import TOLERANCES
 
 T4, H200 = resolve_target("t4"), resolve_target("h200")
 runs = pytest.mark.skipif(bool(emulation.missing()), reason=emulation.missing())
@@ -45,6 +47,18 @@ def test_every_tile(kit, monkeypatch, name, tile):
     template, got = kit.emulated(case.func, T4, case.inputs, case.want.shape)
     assert template == "cuda.direct_conv"
     kit.assert_close(got, case.want, case.variant.rtol)
+
+
+@runs
+@pytest.mark.parametrize("groups", [2, 8])
+def test_halves_are_widened_where_they_are_read(kit, groups):
+    conv = kit.conv(1, 6, 7, 8, 8, groups=groups, pad=1)
+    (variant,) = variants_of(dataclasses.replace(conv, dtype="float16", result="float32"), T4)
+    case = kit.Case(mine.direct_conv(conv, T4), "")
+    x, w = (part.astype("float16") for part in case.inputs)
+    template, got = kit.emulated(variant.prim_func(), T4, [x, w], case.want.shape)
+    assert template == "cuda.direct_conv"
+    kit.assert_close(got, case.want, TOLERANCES["kernel"]["float16"])
 
 
 @runs

@@ -136,8 +136,11 @@ def test_which_devices_take_which_type(kit):
 def test_what_it_does_not_take_is_widened(kit):
     one_row = dense_of(((), 1, 20, 24), "float16")
     groups = mixed(kit.conv(1, 4, 4, 8, 8, groups=2), "float16")
-    for anchor in (one_row, groups):
-        assert [v.name for v in variants_of(anchor, T4)] == ["direct"]
+    for anchor, name in ((one_row, "direct"), (groups, "direct_tiles")):
+        (variant,) = variants_of(anchor, T4)
+        assert (
+            variant.name == name and TensorTemplate().apply(variant.prim_func(), T4, False) is None
+        )
     (brain,) = variants_of(conv_of(kit, "1x1", "bfloat16"), T4)
     assert TensorTemplate().apply(brain.prim_func(), T4, False) is None
 
