@@ -30,6 +30,7 @@ from tvmfuse.passes.write_in_place import write_in_place
 from tvmfuse.runtime.manifest import OFFLINE, Manifest
 from tvmfuse.runtime.write import save_artifact
 from tvmfuse.schedules import default_schedule
+from tvmfuse.schedules.cpu.amx import with_tile_instructions
 from tvmfuse.schedules.cuda.fragments import pass_config
 from tvmfuse.workload import Workload
 
@@ -175,6 +176,7 @@ def _compiled(
     with target:
         lowered = to_executable_form(module)
         if hardware.gpu is None:
+            lowered = with_tile_instructions(lowered)
             return relax.build(lowered, target, relax_pipeline=nothing_more), lowered, ()
         context = tvm.transform.PassContext(config=pass_config(lowered.functions.values()))
         with CudaCompiler(hardware).installed() as compiler, context:

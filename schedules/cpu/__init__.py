@@ -12,12 +12,14 @@ from tvmfuse.schedules.cpu.normed_dense import NormedDenseTemplate
 from tvmfuse.schedules.cpu.outer_reduction import OuterReductionTemplate
 from tvmfuse.schedules.cpu.product_chain import ProductChainTemplate
 from tvmfuse.schedules.cpu.row_reduction import RowReductionTemplate
+from tvmfuse.schedules.cpu.tiles import TileTemplate
 from tvmfuse.schedules.cpu.transpose import TransposeTemplate
 from tvmfuse.schedules.cpu.winograd import WinogradTemplate
 from tvmfuse.schedules.cpu.winograd_rows import WinogradRowsTemplate
 
 TEMPLATES: tuple[Template, ...] = (
     NormedDenseTemplate(),
+    TileTemplate(),
     ContractionTemplate(),
     WinogradTemplate(),
     WinogradRowsTemplate(),

@@ -18,6 +18,7 @@ from tvmfuse.schedules.cpu.contraction import conv2d_direct, dense
 from tvmfuse.schedules.cpu.depthwise import applicable as is_depthwise
 from tvmfuse.schedules.cpu.depthwise import depthwise
 from tvmfuse.schedules.cpu.integer import integer
+from tvmfuse.schedules.cpu.tile_products import has_tiles, tiles
 from tvmfuse.schedules.cpu.winograd_rows import winograd_rows
 from tvmfuse.schedules.variant import AnyVariant, Variant, twin, widened
 
@@ -30,11 +31,12 @@ def variants(anchor: Anchor, hardware: Hardware) -> tuple[AnyVariant, ...]:
         return attention_variants(anchor, hardware)
     if isinstance(anchor, BatchMatmul):
         return batch_matmul_variants(anchor, hardware)
+    by_tiles = (tiles(anchor, hardware),) if has_tiles(anchor, hardware) else ()
     if isinstance(anchor, IntegerConv2d | IntegerDense):
-        return (integer(anchor, hardware),)
+        return (*by_tiles, integer(anchor, hardware))
     if anchor.result:
         same = [v for v in variants(twin(anchor), hardware) if v.name in _MOVED_WEIGHTS]
-        return tuple(widened(v, anchor) for v in same if isinstance(v, Variant))
+        return (*by_tiles, *(widened(v, anchor) for v in same if isinstance(v, Variant)))
     if isinstance(anchor, Dense):
         return (dense(anchor, hardware),)
     if is_depthwise(anchor):

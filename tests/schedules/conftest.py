@@ -13,6 +13,7 @@ from tvm.s_tir import Schedule
 from tvmfuse.hardware import Hardware, resolve_target
 from tvmfuse.schedules import schedule_by_template, space
 from tvmfuse.schedules.anchor import Conv2d, Dense
+from tvmfuse.schedules.cpu.amx import with_tile_instructions
 from tvmfuse.schedules.merge import Step, merged
 
 CORES = 2
@@ -94,6 +95,7 @@ def kernel(variant, epilogue=""):
 def run(func, inputs, shape, dtype="float32"):
     """Compile a PrimFunc and call it; the output starts as NaN, so that gaps are seen."""
     module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    module = with_tile_instructions(module)
     executable = tvm.compile(module, target=tvm.target.Target(LOCAL.target_json))
     fill = np.nan if np.dtype(dtype).kind == "f" else 77
     out = tvm.runtime.tensor(np.full(shape, fill, dtype))

@@ -120,7 +120,7 @@ def test_without_the_instruction_bytes_are_widened(kit, name):
 @pytest.mark.parametrize("name", DENSES)
 def test_product(kit, name, zero):
     lead, rows, depth, channels = DENSES[name]
-    anchor = IntegerDense(lead, rows, depth, channels, "uint8", zero)
+    anchor = IntegerDense(lead, rows, depth, channels, "uint8", zero=zero)
     _check(kit, anchor, kit.AVX512)
     _check(kit, anchor, kit.AVX512, extreme=True)
     _check(kit, anchor, _PLAIN)

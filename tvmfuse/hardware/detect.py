@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvmfuse.errors import DeviceError
+from tvmfuse.hardware.tiles import without_unlent_tiles
 from tvmfuse.verdict import YES, Verdict, no
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -75,7 +76,7 @@ def detect_cpu() -> CpuInfo:
             f"{_CPUINFO} cannot be read ({error.strerror}); name the CPU instead, "
             "e.g. --target llvm:haswell"
         ) from error
-    caches = read_caches(_CACHES)
+    flags, caches = without_unlent_tiles(flags), read_caches(_CACHES)
     return CpuInfo(arch, vendor, flags, usable_cores(), caches["l1d"], caches["l2"], caches["l3"])
 
 

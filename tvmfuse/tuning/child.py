@@ -16,6 +16,7 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
+from tvmfuse.hardware.tiles import request_tiles
 from tvmfuse.runtime.threads import size_pool
 from tvmfuse.tuning import wire
 
@@ -71,9 +72,12 @@ class Bench:
         import tvm  # not before torch is blocked
 
         import tvmfuse.schedules  # noqa: F401  its rules of lowering hold here as in the build
+        from tvmfuse.schedules.cpu.amx import with_tile_instructions
         from tvmfuse.tuning import chain, kernel
 
         self._tvm, self._kernel, self._chain = tvm, kernel, chain
+        self._with_tiles = with_tile_instructions
+        request_tiles()  # of no use without them, and no harm
         self._start, self._replies = start, replies
         self._target = tvm.target.Target(start.target_json)
         # Without this TVM uses half of the CPUs it sees.
@@ -177,7 +181,8 @@ class Bench:
     def _compile(self, module: Any) -> Any:
         if isinstance(module, self._chain.Chain):
             return self._chain.Runner(module, self._compile)
-        return self._tvm.compile(module, target=self._target)["main"]
+        instructed = self._with_tiles(module)
+        return self._tvm.compile(instructed, target=self._target)["main"]
 
     def _outputs(self, call: Any, arguments: Any) -> Any:
         arguments.poison()

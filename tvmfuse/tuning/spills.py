@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 
 from tvmfuse.hardware.record import Hardware
+from tvmfuse.schedules.cpu.amx import with_tile_instructions
 
 # The widest registers only: narrower ones also carry a kernel's arguments over the stack.
 _STORES = (
@@ -32,5 +33,6 @@ def count_spills(module: Any, hardware: Hardware) -> int:
     """
     pattern = next(p for width, p in _STORES if hardware.vector_bytes >= width)
     target = tvm.target.Target(hardware.target_json)
+    module = with_tile_instructions(module)
     assembly = str(tvm.compile(module, target=target).mod.inspect_source("asm"))
     return len(re.findall(pattern, assembly, re.MULTILINE))
